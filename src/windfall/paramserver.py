@@ -38,6 +38,8 @@ from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptCha
 
 CHUNK_BYTES = 1 << 18
 """What is copied and then checked at once, so that the check finds it in the cache."""
+PUSHES_AHEAD = 8
+"""Pushes that the machine need not have taken yet when the next one is sent."""
 Rows = NDArray[np.int64]
 Values = NDArray[Any]
 First = Callable[[Rows], ArrayLike]
@@ -120,6 +122,7 @@ class Server:
         self._channel.width, self._channel.dtype = width, dtype
         self._turn: Turn | None = None
         self._given_up = False
+        self._not_taken = 0
         self._over = threading.Event()
         self._channel.send(MessageKind.TABLE, (rows, width, DTYPES.index(dtype)))
         threading.Thread(target=_end_with_machine, args=(self._channel.fileno(), self._over), daemon=True).start()
@@ -214,6 +217,9 @@ class Server:
             self._channel.discard(draft)
             raise
         self._channel.send(MessageKind.PUSH, draft=draft)
+        self._not_taken += 1
+        while self._not_taken > PUSHES_AHEAD:
+            self._take()
 
     def is_given_up(self) -> bool:
         """Return whether this turn is known to count nowhere."""
@@ -252,15 +258,24 @@ class Server:
         return self._first_values(rows)
 
     def _received(self) -> Message:
-        """Return the next message that is not about first values, which any process that waits gives."""
+        """Return the next message that is neither about pushes nor about first values, which any process that waits gives."""
         while True:
-            message = self._channel.receive()
+            message = self._take()
+            if message.kind is MessageKind.TAKEN:
+                continue
             if message.kind is not MessageKind.FIRST:
                 return message
             values = self._first_values(message.rows)
             draft = self._channel.draft(len(message.rows), values=True)
             draft.values[:] = values
             self._channel.send(MessageKind.FIRST, draft=draft)
+
+    def _take(self) -> Message:
+        """Return the next message."""
+        message = self._channel.receive()
+        if message.kind is MessageKind.TAKEN:
+            self._not_taken -= 1
+        return message
 
     def _first_values(self, rows: Rows) -> Values:
         found = np.array(self._first(rows.copy()), self.dtype)

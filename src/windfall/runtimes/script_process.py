@@ -143,7 +143,7 @@ class ScriptProcess:
         self._send(MessageKind.FIRST, draft=draft)
         message = self._received()
         assert message.kind is MessageKind.FIRST, message
-        values: Values = message.values.copy()
+        values: Values = message.values
         return values
 
     def turn(self, data: int, clock: int, table: Table) -> list[RowValues]:
@@ -162,6 +162,7 @@ class ScriptProcess:
             message = self._received()
             if message.kind is MessageKind.PUSH:
                 pushed.append(RowValues(message.rows, message.values))
+                self._announce(MessageKind.TAKEN)
             elif message.kind is MessageKind.PULL:
                 try:
                     values = table.pull(message.rows)

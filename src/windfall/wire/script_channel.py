@@ -28,6 +28,10 @@ PACKET_BYTES = 8192
 NUMBERS_MAX = 400
 """Buffers that one message names as released, and as dropped; more are named in the next one."""
 BUFFER_MIN_BYTES = 1 << 16
+COPIED_BYTES = 1 << 18
+"""Up to this size what is received is copied at once: that takes little time, and memory and open files are free again."""
+MAPPED_MAX = 128
+"""Buffers of the other side that may be in use; each is an open file here, so with more, all that is received is copied."""
 ALIGNED_BYTES = 64
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
 """What a table may hold, by the number that messages have for it."""
@@ -56,9 +60,11 @@ class MessageKind(enum.IntEnum):
     """Machine: there are no values, because the turn counts nowhere."""
     PUSH = 8
     """Script: rows and changes."""
-    DONE = 9
+    TAKEN = 9
+    """Machine: it has a push."""
+    DONE = 10
     """Script: the turn is over."""
-    OVER = 10
+    OVER = 11
     """Machine: training is over."""
 
 
@@ -184,7 +190,11 @@ class ScriptChannel:
             empty = np.empty((0, self.width), self.dtype)
             return Message(MessageKind(kind), (first, second, third), np.empty(0, np.int64), empty)
         whole, found, values = self._arrays(self._theirs[buffer], rows, lines)
-        weakref.finalize(whole, self._released.append, buffer).atexit = False
+        if found.nbytes + values.nbytes <= COPIED_BYTES or len(self._theirs) > MAPPED_MAX:
+            found, values = found.copy(), values.copy()
+            self._released.append(buffer)
+        else:
+            weakref.finalize(whole, self._released.append, buffer).atexit = False
         return Message(MessageKind(kind), (first, second, third), found, values)
 
     def _room(self, size: int) -> int:

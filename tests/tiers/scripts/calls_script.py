@@ -20,6 +20,9 @@ for turn in server.turns():
     server.push(np.arange(6), np.full((6, 2), 4.0))
     server.push([5, 0, 5], [[1.0, 1.0], [6.0, 6.0], [5.0, 5.0]])
     server.push([1, 2, 3, 4], np.full((4, 2), 6))
+    for _ in range(3000):
+        server.push([3], [[0.5, 0.5]])
+    server.push([3], [[-1500.0, -1500.0]])
     drawn = turn.rng.integers(1000)
     assert drawn == np.random.default_rng((turn.seed, turn.data, turn.clock)).integers(1000)
     if turn.clock == 2:
