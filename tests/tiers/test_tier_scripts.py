@@ -234,6 +234,49 @@ def test_a_turn_that_is_given_up_ends_without_an_error_in_the_script_and_changes
     assert table.values.all()
 
 
+def test_what_is_not_finite_in_a_turn_that_is_given_up_is_no_error() -> None:
+    """A script cannot know that what it computed with was not the table's."""
+    program = started(MISTAKES, "nan of what it pulled")
+    table = OneTable(program.first(np.arange(12)))
+    table.given_up = 1
+    with pytest.raises(TurnGivenUp):
+        program.compute(0, 3, table)
+    table.given_up = 1000
+    program.compute(0, 4, table)
+    with pytest.raises(ScriptFailed, match="the change of row 0 is not finite"):
+        program.compute(0, 3, table)
+    program.close()
+
+
+def test_a_turn_that_must_wait_for_another_one_leaves_the_only_process_to_it() -> None:
+    """Clock 2 of one data partition may read nothing before clock 1 of the other one is complete."""
+    program = started(LEAST_SQUARES, "0")
+    complete, waits = threading.Event(), threading.Event()
+
+    class AfterTheOther(OneTable):
+        def pull(self, rows: Rows) -> Values:
+            waits.set()
+            assert complete.wait(60)
+            return super().pull(rows)
+
+    first, second = OneTable(np.zeros((12, 1))), AfterTheOther(np.zeros((12, 1)))
+    later = threading.Thread(target=program.compute, args=(0, 2, second))
+    later.start()
+    assert waits.wait(10)
+    earlier = threading.Thread(target=program.compute, args=(1, 1, first))
+    earlier.start()
+    earlier.join(10)
+    done = not earlier.is_alive()
+    complete.set()
+    later.join(10)
+    earlier.join(10)
+    program.close()
+
+    assert done
+    assert first.values.all()
+    assert second.values.all()
+
+
 def test_first_values_are_given_while_the_only_process_waits_for_what_it_pulls() -> None:
     """A part may need them to answer just that pull."""
     program = started(LEAST_SQUARES, "0")
@@ -242,9 +285,10 @@ def test_first_values_are_given_while_the_only_process_waits_for_what_it_pulls()
     class NeedsFirst(OneTable):
         def pull(self, rows: Rows) -> Values:
             if len(rows):
-                thread = threading.Thread(target=lambda: found.append(program.first(np.arange(3))))
+                thread = threading.Thread(target=lambda: found.append(program.first(np.arange(3))), daemon=True)
                 thread.start()
-                thread.join()
+                thread.join(10)
+                assert found
             return super().pull(rows)
 
     program.compute(0, 1, NeedsFirst(np.zeros((12, 1))))

@@ -47,6 +47,7 @@ ACTS: dict[str, Callable[[], object]] = {
     "fractions": lambda: server.pull([0.5]),
     "narrow": lambda: server.push([3, 5], np.ones((2, 3))),
     "nested": lambda: next(server.turns()),
+    "nan of what it pulled": lambda: server.push(ROWS, np.nan * server.pull(ROWS)),
     "kills itself": lambda: os.kill(os.getpid(), 9),
 }
 for turn in server.turns():
