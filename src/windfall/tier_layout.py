@@ -110,11 +110,11 @@ class TierProduct(Tagged, frozen=True):
 
     Attributes:
         files: size of each file, by name [B].
-        loss: of the whole table at the end.
+        loss: of the whole table at the end; None if the program does not say.
     """
 
     files: dict[str, int]
-    loss: float
+    loss: float | None = None
 
 
 class CommittedClock(Struct, frozen=True):

@@ -186,16 +186,29 @@ def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
 
 
 def test_limits_on_silence_are_settings() -> None:
-    """A transient machine, a reliable one, and one that has yet to start, with limits of their own."""
+    """A transient machine and a reliable one, with limits of their own."""
     pace = TierPace(lost_after_s=3.0, reliable_lost_after_s=4.0, start_within_s=5.0)
     made = Deciding([RELIABLE, FIRST, SECOND], pace=pace)
     made.hear("r1", "t1")
 
     seen = []
-    for at_s in (2.9, 3.1, 4.1, 5.1):
+    for at_s in (2.9, 3.1, 4.1):
         made.turn(at_s)
         seen.append(made.names)
-    assert seen == [{"r1", "t1", "t2"}, {"r1", "t2"}, {"t2"}, set()]
+    assert seen == [{"r1", "t1"}, {"r1"}, set()]
+
+
+def test_a_machine_that_has_yet_to_start_may_report_until_its_limit() -> None:
+    """Just before it."""
+    made = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    made.turn(4.9)
+    made.hear("t2")
+    assert made.names == {"t2"}
+
+    late = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    late.turn(5.1)
+    with pytest.raises(LostMachine):
+        late.hear("t2")
 
 
 @pytest.mark.parametrize(

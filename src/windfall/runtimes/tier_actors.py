@@ -27,6 +27,7 @@ from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
 from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
@@ -224,12 +225,18 @@ class MachineActor:
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        links = RayLinks(machine.name, training.pace)
-        self._loop = TierLoop(member, links, program(), store, slots=slots, pace=training.pace)
+        links, self._program = RayLinks(machine.name, training.pace), program()
+        if isinstance(self._program, ScriptProgram):
+            slots = self._program.loop_slots
+        self._loop = TierLoop(member, links, self._program, store, slots=slots, pace=training.pace)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        finally:
+            if isinstance(self._program, ScriptProgram):
+                await asyncio.to_thread(self._program.close)
 
     async def leave(self, leaving: bool) -> bool:
         """Take in whether this machine is to leave; return whether nothing on it is needed."""

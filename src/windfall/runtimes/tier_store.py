@@ -79,7 +79,7 @@ class ObjectTierStore:
         data = self._store.get(tier_files.failure_key(number))
         return None if data is None else tier_files.failure_from_bytes(data)
 
-    def write_product(self, files: Mapping[str, bytes], loss: float) -> None:
+    def write_product(self, files: Mapping[str, bytes], loss: float | None) -> None:
         """Write what training was for; it counts once this has returned."""
         for name, data in files.items():
             self._store.put(tier_files.product_file_key(name), data)
