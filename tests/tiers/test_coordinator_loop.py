@@ -74,7 +74,7 @@ class Deciding:
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
             number, coordinator, term = self.numbers, newest.coordinator, newest.term
             about = replace(MACHINES[machine], leaving=machine in self.leaving)
-            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}))
+            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""

@@ -33,7 +33,7 @@ from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
@@ -68,17 +68,25 @@ class StoredLog:
     Args:
         store: of the run.
         coordinator: how many coordinators there have been.
+        checkpoint: the newest.
         pace: of calls that fail.
     """
 
-    def __init__(self, store: ObjectTierStore, coordinator: int, pace: TierPace) -> None:
+    def __init__(self, store: ObjectTierStore, coordinator: int, pace: TierPace, checkpoint: StoredClock) -> None:
         self._store, self._coordinator, self._pace = store, coordinator, pace
         self._newest: ServerLayout | None = None
+        self._checkpoint = checkpoint
 
     async def write(self, layout: ServerLayout) -> bool:
         """Append a layout."""
         # What was written though its answer was lost is found again, so the same layout is written until it is known.
-        return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+        written = await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+        if written and layout.checkpoint != self._checkpoint:
+            # The two newest remain: a machine may still be reading the last one.
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(self._store.delete_checkpoints_before, self._checkpoint)
+            self._checkpoint = layout.checkpoint
+        return written
 
     async def write_status(self, status: TierStatus) -> None:
         """Write the status."""
@@ -110,7 +118,7 @@ class CoordinatorActor:
         layout = self._taken_over(machines)
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
-            StoredLog(self._store, layout.coordinator, training.pace),
+            StoredLog(self._store, layout.coordinator, training.pace, layout.checkpoint),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,
