@@ -93,6 +93,30 @@ class ServerLayout(Tagged, frozen=True):
     redone: int = 0
 
 
+class TierFailure(Tagged, frozen=True):
+    """A failure of the user's program.
+
+    Attributes:
+        machine: on which it ran.
+        message: what it raised.
+    """
+
+    machine: str
+    message: str
+
+
+class TierProduct(Tagged, frozen=True):
+    """What training was for.
+
+    Attributes:
+        files: size of each file, by name [B].
+        loss: of the whole table at the end; None if the program does not say.
+    """
+
+    files: dict[str, int]
+    loss: float | None = None
+
+
 class CommittedClock(Struct, frozen=True):
     """The newest clock that all backups have: none goes back before it, and a coordinator that has a successor may say so too.
 
@@ -109,11 +133,31 @@ class CommittedClock(Struct, frozen=True):
     over: bool = False
 
 
+class TierMachine(Struct, frozen=True):
+    """A machine that can serve, back up and compute.
+
+    Attributes:
+        name: of the machine.
+        reliable: it cannot be preempted.
+        started_s: instant at which it joined [s]; the longest-running transient machines serve.
+        leaving: its end is announced, or it is to be released; all that is on it moves away.
+        speed: how much it computes in a second, relative to the others.
+        loaded: data partitions whose data it has.
+    """
+
+    name: str
+    reliable: bool
+    started_s: float = 0.0
+    leaving: bool = False
+    speed: float = 1.0
+    loaded: frozenset[int] = frozenset()
+
+
 class TierReport(Struct, frozen=True):
     """What a machine says of itself, all of it, each time.
 
     Attributes:
-        machine: its name.
+        about: the machine, without its data.
         number: of its reports, from 1.
         coordinator: the newest that it has heard of.
         term: of the newest layout that it has seen.
@@ -128,7 +172,7 @@ class TierReport(Struct, frozen=True):
         counters: what it has counted; nothing is decided by them.
     """
 
-    machine: str
+    about: TierMachine
     number: int
     coordinator: int
     term: int
@@ -141,3 +185,8 @@ class TierReport(Struct, frozen=True):
     copied: dict[int, StoredClock]
     done: dict[int, int]
     counters: TierCounters = TierCounters()
+
+    @property
+    def machine(self) -> str:
+        """The machine's name."""
+        return self.about.name

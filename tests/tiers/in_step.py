@@ -8,11 +8,11 @@ import numpy as np
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import RowValues
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_server import ServerSettings
-from windfall.tier_layout import ServerLayout, StoredClock
+from windfall.tier_layout import ServerLayout, StoredClock, TierMachine
 
 ROWS = 3
 
@@ -36,7 +36,7 @@ class InStep:
         nowhere = TierPlacement(("",) * parts, ("",) * parts, ("",) * data)
         first = first_layout(place_tiers(list(self.machines.values()), nowhere, self.ratios))
         self.layouts: list[ServerLayout] = [first]
-        self.members = {name: TierMember(name, first, self.settings) for name in names}
+        self.members = {name: TierMember(one, first, self.settings) for name, one in self.machines.items()}
         self.coordinator = TierCoordinator(first, self.ratios, save_every, clocks)
         self.store: dict[tuple[int, StoredClock], np.ndarray] = {
             (part, StoredClock()): np.zeros((ROWS, 1)) for part in range(parts)
@@ -53,7 +53,7 @@ class InStep:
         """Machines join."""
         for name in names:
             self.machines[name] = _machine(name, len(self.machines))
-            self.members[name] = TierMember(name, self.layout, self.settings)
+            self.members[name] = TierMember(self.machines[name], self.layout, self.settings)
 
     def lose(self, *names: str) -> None:
         """Machines vanish."""
@@ -68,7 +68,7 @@ class InStep:
                 self._compute(member)
                 for target, question in member.questions():
                     if target in self.members:
-                        member.take(question, self.members[target].server.answer(question, member.machine))
+                        member.take(question, self.members[target].server.answer(question, member.about.name))
             for member in self.members.values():
                 self.coordinator.take(member.report())
             layout = self.coordinator.next(list(self.machines.values()))

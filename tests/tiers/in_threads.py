@@ -12,7 +12,7 @@ from tests.support.simulated_store import MemoryStore
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
 from windfall.errors import StoreUnreachable
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
@@ -23,7 +23,7 @@ from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
 from windfall.terms import Bytes, WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 PARTS, DATA = 3, 4
@@ -95,11 +95,6 @@ class WatchedStore(MemoryStore):
         self.read.append(key)
         return super().size(key)
 
-    def list(self, prefix: str) -> list[str]:
-        """Look for objects, and note it."""
-        self.read.append(prefix)
-        return super().list(prefix)
-
 
 class WatchedLoop(TierLoop):
     """A machine of which the cluster sees what it answers.
@@ -110,7 +105,7 @@ class WatchedLoop(TierLoop):
     """
 
     def __init__(self, cluster: ThreadCluster, member: TierMember) -> None:
-        links = Links(cluster, member.machine)
+        links = Links(cluster, member.about.name)
         super().__init__(member, links, cluster.program, cluster, slots=cluster.slots, pace=cluster.pace)
         self.cluster = cluster
 
@@ -118,8 +113,8 @@ class WatchedLoop(TierLoop):
         """Answer, and count it."""
         self.cluster.asked += 1
         answer = await super().answer(question, sender)
-        self.cluster.question_bytes[sender, self.member.machine] += _bytes(question)
-        self.cluster.answer_bytes[sender, self.member.machine] += _bytes(answer)
+        self.cluster.question_bytes[sender, self.member.about.name] += _bytes(question)
+        self.cluster.answer_bytes[sender, self.member.about.name] += _bytes(answer)
         return answer
 
 
@@ -161,13 +156,13 @@ class ThreadCluster(ObjectTierStore):
         self.layouts = [first_layout(place_tiers(first, nowhere, StageRatios()))]
         self.coordinator = TierCoordinatorLoop(
             TierCoordinator(self.layouts[0], StageRatios(), pace.save_every, clocks),
-            StoredLog(self, pace, lambda: WallTime(0.0)),
+            StoredLog(self, pace, lambda: WallTime(0.0), StoredClock()),
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
             pace=pace,
         )
         super().write_layout(self.layouts[0])
-        self.coordinator.start(first)
+        self.coordinator.start()
         for name in names:
             self.add(name)
 
@@ -186,8 +181,7 @@ class ThreadCluster(ObjectTierStore):
     def add(self, name: str) -> None:
         """Let a machine join."""
         self.joined += 1
-        self.coordinator.join(_machine(name, self.joined))
-        member = TierMember(name, self.layouts[-1], self.settings)
+        member = TierMember(_machine(name, self.joined), self.layouts[-1], self.settings)
         self.machines[name] = WatchedLoop(self, member)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 

@@ -11,14 +11,16 @@ import pytest
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import Misuse, StoreUnreachable
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
 from windfall.runtimes.tier_pace import USUAL, TierPace
+from windfall.structs import replace
 from windfall.terms import WallTime
-from windfall.tier_layout import ServerLayout, TierReport
+from windfall.tier_layout import ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
+MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND)}
 
 
 class Deciding:
@@ -42,8 +44,9 @@ class Deciding:
         self.loop = TierCoordinatorLoop(
             TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n", pace=pace
         )
-        self.loop.start(machines)
+        self.loop.start()
         self.numbers = 0
+        self.leaving: set[str] = set()
 
     async def write(self, layout: ServerLayout) -> bool:
         """Keep a layout."""
@@ -73,7 +76,8 @@ class Deciding:
             newest = self.written[-1]
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
             number, coordinator, term = self.numbers, newest.coordinator, newest.term
-            self.loop.hear(TierReport(machine, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}, {}))
+            about = replace(MACHINES[machine], leaving=machine in self.leaving)
+            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""
@@ -109,33 +113,37 @@ def test_a_reliable_machine_may_be_silent_for_longer() -> None:
     assert made.names == set()
 
 
-def test_machines_of_the_first_layout_have_a_minute_to_start() -> None:
-    """They are not lost before their first report."""
+def test_nothing_is_decided_before_each_machine_of_the_layout_has_reported_or_had_the_time_to() -> None:
+    """A coordinator that has just started knows nothing of them; after a minute one is lost that is still silent."""
     made = Deciding([RELIABLE, FIRST])
-    made.turn(59.0)
-    assert made.names == {"r1", "t1"}
+    for at_s in range(59):
+        made.now_s = float(at_s)
+        made.hear("r1")
+    assert made.turn(59.0).version == 1
 
-    made.turn(61.0)
-    assert made.names == set()
+    made.hear("r1")
+    assert [place.fenced for place in made.turn(60.1).data].count(True) == 1
+    with pytest.raises(LostMachine):
+        made.hear("t1")
 
 
-def test_nothing_is_given_to_a_machine_that_joins_before_it_reports() -> None:
-    """It may never start."""
+def test_a_machine_joins_with_its_first_report() -> None:
+    """It gets a data partition, once it has loaded it."""
     made = Deciding([RELIABLE])
     made.hear("r1")
-    made.loop.join(FIRST)
     assert made.turn(1.0).version == 1
 
     made.hear("r1", "t1")
     assert {place.next_holder for place in made.turn(1.1).data} == {None, "t1"}
 
 
-def test_a_machine_that_is_told_to_leave_is_given_nothing() -> None:
+def test_a_machine_that_leaves_is_given_nothing() -> None:
     """What it has moves away."""
     made = Deciding([RELIABLE, FIRST, SECOND])
     made.hear("r1", "t1", "t2")
     (server,) = {place.active for place in made.written[0].parts}
-    made.loop.leave(server)
+    made.leaving.add(server)
+    made.hear(server)
     other = made.turn(1.0)
 
     assert {place.next_active for place in other.parts} == {"r1"}, "with one transient machine, the reliable one serves"
@@ -175,7 +183,7 @@ def test_a_coordinator_to_which_a_machine_reports_that_obeys_another_one_stops()
     """It may have nothing to write to the log, by which it would know."""
     made = Deciding([RELIABLE])
     made.hear("r1")
-    made.loop.hear(TierReport("r1", 2, 2, 0, {}, {}, {}, frozenset(), {}, {}, {}, {}))
+    made.loop.hear(TierReport(RELIABLE, 2, 2, 0, {}, {}, {}, frozenset(), {}, {}, {}, {}))
 
     with pytest.raises(Superseded, match="another coordinator has started"):
         asyncio.run(made.loop.run())
@@ -199,16 +207,29 @@ def test_a_coordinator_that_hears_nothing_and_has_a_successor_does_not_write_ove
 
 
 def test_limits_on_silence_are_settings() -> None:
-    """A transient machine, a reliable one, and one that has yet to start, with limits of their own."""
+    """A transient machine and a reliable one, with limits of their own."""
     pace = TierPace(lost_after_s=3.0, reliable_lost_after_s=4.0, start_within_s=5.0)
     made = Deciding([RELIABLE, FIRST, SECOND], pace=pace)
     made.hear("r1", "t1")
 
     seen = []
-    for at_s in (2.9, 3.1, 4.1, 5.1):
+    for at_s in (2.9, 3.1, 4.1):
         made.turn(at_s)
         seen.append(made.names)
-    assert seen == [{"r1", "t1", "t2"}, {"r1", "t2"}, {"t2"}, set()]
+    assert seen == [{"r1", "t1"}, {"r1"}, set()]
+
+
+def test_a_machine_that_has_yet_to_start_may_report_until_its_limit() -> None:
+    """Just before it."""
+    made = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    made.turn(4.9)
+    made.hear("t2")
+    assert made.names == {"t2"}
+
+    late = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    late.turn(5.1)
+    with pytest.raises(LostMachine):
+        late.hear("t2")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import numpy as np
 import pytest
 
 from tests.tiers.least_squares import Noted
-from windfall.policies.layout.tiers import StageRatios, TierMachine
+from windfall.policies.layout.tiers import StageRatios
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_coordinator_loop import LostMachine
 from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
-from windfall.tier_layout import CommittedClock
+from windfall.tier_layout import CommittedClock, TierMachine
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'windfall[ray]'")
 PARTS, DATA, CLOCKS = 3, 4, 80
@@ -89,14 +90,12 @@ class Training:
 
         options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": 1000}
         actor = ray.remote(tier_actors.MachineActor).options(**options)
-        self.machines[name] = actor.remote(name, self.training, layout, self.program, 2)
+        self.machines[name] = actor.remote(self._machine(name), self.training, layout, partial(_same, self.program), 2)
         self.running[name] = self.machines[name].run.remote()
 
     def add(self, name: str) -> None:
         """Let a machine join."""
-        machine = self._machine(name)
-        self.first.append(machine)
-        self._start(name, ray.get(self.coordinator.join.remote(machine)))
+        self._start(name, ray.get(self.coordinator.layout.remote()))
 
     def kill(self, *names: str) -> None:
         """Kill machines' processes, all at once."""
@@ -104,7 +103,6 @@ class Training:
         for name, pid in zip(names, pids, strict=True):
             os.kill(pid, signal.SIGKILL)
             del self.machines[name], self.running[name]
-        self.first = [machine for machine in self.first if machine.name not in names]
 
     def committed(self) -> CommittedClock:
         """Return what is committed."""
@@ -148,6 +146,10 @@ class Training:
             ray.kill(actor)
 
 
+def _same(program: Noted) -> Noted:
+    return program
+
+
 @pytest.fixture
 def training(on_ray: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Training]:
     """A training on these machines."""
@@ -178,6 +180,7 @@ def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training
     assert status is not None
     assert (status.over, status.clock, status.stage, status.rollbacks) == (True, CLOCKS, 1, layout.term)
     assert (status.restores, status.lost, [machine.name for machine in status.machines]) == (0, 3, ["r1"])
+    # What a machine has done since its last report is lost with it.
     assert status.machines[0].counters.turns >= (CLOCKS - layout.base) * DATA
     assert status.gone.turns > 0
 

@@ -62,7 +62,7 @@ def test_machines_that_join_and_leave_with_notice_change_no_bit_and_no_clock_is_
             cluster.add(name)
         await cluster.until(25)
         for name in ("t1", "t2", "t3"):
-            cluster.coordinator.leave(name)
+            cluster.machines[name].member.leave()
 
     cluster = played(["r1"], program, story, clocks=CLOCKS)
 

@@ -23,7 +23,7 @@ from tests.storms.partitions import BOUNDS, ROWS, WIDTH, Changes, computed
 from tests.support.checks import Violation, demand
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Values
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import (
@@ -38,7 +38,7 @@ from windfall.runtimes.tier_messages import (
 )
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.structs import replace
-from windfall.tier_layout import ServerLayout, StoredClock, TierReport
+from windfall.tier_layout import ServerLayout, StoredClock, TierMachine, TierReport
 
 CLOCKS = 8
 STEPS_MAX = 60_000
@@ -111,7 +111,7 @@ class TierStorm:
         machines += [self._machine(False) for _ in range(self.rng.randint(0, 4))]
         nowhere = TierPlacement(("",) * self.parts, ("",) * self.parts, ("",) * self.data)
         self.log = [first_layout(place_tiers(machines, nowhere, RATIOS))]
-        self.hosts = {one.name: Host(one, TierMember(one.name, self.log[0], self.settings)) for one in machines}
+        self.hosts = {one.name: Host(one, TierMember(one, self.log[0], self.settings)) for one in machines}
         self.coordinators = [TierCoordinator(self.log[0], RATIOS, self.save_every, CLOCKS)]
         self.announced = StoredClock()
 
@@ -294,9 +294,7 @@ class TierStorm:
 
     def _add(self, reliable: bool) -> None:
         machine = self._machine(reliable)
-        self.hosts[machine.name] = Host(
-            machine, TierMember(machine.name, self.rng.choice(self.log[-3:]), self.settings)
-        )
+        self.hosts[machine.name] = Host(machine, TierMember(machine, self.rng.choice(self.log[-3:]), self.settings))
 
     def _join(self) -> None:
         for _ in range(self.rng.randint(1, 4)):

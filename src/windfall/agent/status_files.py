@@ -17,7 +17,7 @@ from typing import Any
 from windfall import codec
 from windfall.core.node_agent_state import RunStatus
 from windfall.errors import WindfallError
-from windfall.events import EstimatesChanged, Fact, ScheduleAssigned
+from windfall.events import AssignmentChanged, EstimatesChanged, Fact, ScheduleAssigned
 from windfall.ports import Clock
 from windfall.structs import replace
 from windfall.terms import Instant, Outcome, SaveCosts, Seconds, Step, Term
@@ -108,7 +108,7 @@ POLL_S = Seconds(0.5)
 """The least time between two polls of the file [s]."""
 _VERSION = 1
 _NEVER = Instant(float("-inf"))
-_KNOWN = (EstimatesChanged, ScheduleAssigned)
+_KNOWN = (AssignmentChanged, EstimatesChanged, ScheduleAssigned)
 
 
 def write(path: str, facts: Sequence[Fact]) -> None:

@@ -38,6 +38,7 @@ from windfall.errors import (
 from windfall.jobs import Forecast, Job, Measurement
 from windfall.market import BootSpec, Machine, MachineLifecycle, Order
 from windfall.models import lifetime_pool
+from windfall.policies.layout import runtime_list
 from windfall.policies.planning import forecasts
 from windfall.policies.planning.estimates import PlanInputs
 from windfall.structs import plain
@@ -306,7 +307,7 @@ class Controller:
             return None
         token = auth.machine_token(self._key, job_id, machine_id)
         secrets = self._records.secrets(job_id)
-        if entry.job.nodes > 1:
+        if entry.job.nodes > 1 or runtime_list.rules(entry.job.runtime.name).assign is not None:
             secrets[PEERS_TOKEN] = auth.peers_token(self._key, job_id)
         return views.ClaimView(token, boot_to_json(boot_data(entry.job)), secrets)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from windfall.core.tier_decisions import all_copied, common_clock, next_layout
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.structs import replace
-from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 
 
 class TierCoordinator:
@@ -32,6 +32,7 @@ class TierCoordinator:
         self._reports: dict[str, TierReport] = {}
         self._committed = layout.base
         self._saving: int | None = None
+        self._last = clocks
 
     @property
     def reports(self) -> Mapping[str, TierReport]:
@@ -45,10 +46,21 @@ class TierCoordinator:
             self._reports[report.machine] = report
             self._commit()
 
+    def stop(self) -> None:
+        """End training with a clock that all backups have, which is stored."""
+        self._last = min(self._last, self._committed)
+        self._commit()
+
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         saves = self._saving == self._committed
-        return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self.clocks)
+        return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self._last)
+
+    def machines_named(self) -> frozenset[str]:
+        """Return the machines that the layout names."""
+        named = {one for place in self.layout.parts for one in (place.active, place.backup, place.next_active)}
+        named |= {one for place in self.layout.data for one in (place.holder, place.next_holder)}
+        return frozenset(one for one in named if one is not None)
 
     def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
         """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
@@ -59,9 +71,7 @@ class TierCoordinator:
         if not any(machine.reliable for machine in machines):
             return None
         layout = self.layout
-        named = {one for place in layout.parts for one in (place.active, place.backup, place.next_active)}
-        named |= {one for place in layout.data for one in (place.holder, place.next_holder)}
-        lost = frozenset(one for one in named if one is not None) - {machine.name for machine in machines}
+        lost = self.machines_named() - {machine.name for machine in machines}
         known = [self._with_data(machine) for machine in machines]
         return next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
 
@@ -92,7 +102,7 @@ class TierCoordinator:
         if self._saving is not None:
             return
         unsaved = self._committed - layout.checkpoint.clock
-        if unsaved >= self.save_every or (unsaved and self._committed >= self.clocks):
+        if unsaved >= self.save_every or (unsaved and self._committed >= self._last):
             self._saving = self._committed
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windfall.core.tier_coordinator import TierCoordinator
-from windfall.policies.layout.tiers import TierMachine, stage_for
+from windfall.policies.layout.tiers import stage_for
 from windfall.structs import replace
 from windfall.terms import WallTime
-from windfall.tier_layout import ServerLayout, TierReport
+from windfall.tier_layout import ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierCounters, TierMachineStatus, TierStatus
 
 

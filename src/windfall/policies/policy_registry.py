@@ -36,6 +36,7 @@ UNIFORM_PROGRESS = "uniform-progress"
 OPTIMAL_DEADLINE = "optimal-deadline"
 SPOTDNN = "spotdnn"
 BAG = "bag"
+PARAMSERVER = "paramserver"
 EXPLORE = "explore"
 
 
@@ -243,6 +244,13 @@ ENTRIES = (
         BAG,
         "windfall.policies.layout.bag_rules:RULES",
         "one command with many parameters; each item of the job file's bag runs by itself, on whatever machine is free",
+    ),
+    PolicyEntry(
+        PolicyKind.RUNTIME,
+        PARAMSERVER,
+        PARAMSERVER,
+        "windfall.policies.layout.tier_rules:RULES",
+        "workers of any speed train shared parameters, which survive on a reliable machine when all workers vanish",
     ),
 )
 """Every policy of this package; the default one of each kind first."""

@@ -7,9 +7,10 @@ Actors have names within the run's Ray namespace; a machine that calls one that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -17,24 +18,27 @@ from ray.exceptions import RayError
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
-from windfall.errors import LogDamaged, WindfallError
+from windfall.errors import LogDamaged, StoreError, WindfallError
 from windfall.linux import random_names
-from windfall.policies.layout.tiers import StageRatios, TierMachine, TierPlacement, place_tiers
+from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
-from windfall.runtimes.tier_pace import USUAL, TierPace
+from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
+STOP_LOOK_S = 1.0
+"""Between two looks at whether training is to rest."""
 CALLS_MAX = 10_000
 """Calls that an actor may hold at once; each machine has a few under way."""
 
@@ -63,7 +67,7 @@ class CoordinatorActor:
 
     Args:
         training: what is trained.
-        machines: those that are there.
+        machines: that the first layout names; others join with their first report.
     """
 
     def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
@@ -72,13 +76,12 @@ class CoordinatorActor:
         layout = self._taken_over(machines)
         self._loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
-            StoredLog(self._store, training.pace, lambda: WallTime(time.time())),
+            StoredLog(self._store, training.pace, lambda: WallTime(time.time()), layout.checkpoint),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,
             status=self._last_status(),
         )
-        self._first = machines
 
     def _last_status(self) -> TierStatus | None:
         try:
@@ -107,8 +110,23 @@ class CoordinatorActor:
         Raises:
             Superseded: another coordinator has started.
         """
-        self._loop.start(self._first)
-        await self._loop.run()
+        self._loop.start()
+        watching = asyncio.create_task(self._watch_for_stop())
+        try:
+            await self._loop.run()
+        finally:
+            watching.cancel()
+        coordinator = self._loop.coordinator
+        if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
+            number = coordinator.layout.coordinator
+            await through_outages(lambda: asyncio.to_thread(self._store.write_stopped, number), self._training.pace)
+
+    async def _watch_for_stop(self) -> None:
+        while True:
+            with contextlib.suppress(StoreError):
+                if await asyncio.to_thread(self._store.stop_asked) >= self._loop.coordinator.layout.coordinator:
+                    self._loop.coordinator.stop()
+            await asyncio.sleep(STOP_LOOK_S)
 
     async def layout(self) -> ServerLayout:
         """Return the newest layout."""
@@ -117,19 +135,6 @@ class CoordinatorActor:
     async def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         return self._loop.coordinator.committed()
-
-    async def join(self, machine: TierMachine) -> ServerLayout:
-        """Let a machine join once it reports, and return the newest layout."""
-        self._loop.join(machine)
-        return self._loop.coordinator.layout
-
-    async def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        self._loop.leave(machine)
-
-    async def lose(self, machine: str) -> None:
-        """Take in that a machine is lost."""
-        self._loop.lose(machine)
 
     async def pid(self) -> int:
         """Return the number of its process."""
@@ -176,23 +181,44 @@ class MachineActor:
     """A machine: servers, backups and workers.
 
     Args:
-        machine: its name.
+        machine: what the coordinator should know of it.
         training: what is trained.
         layout: the newest.
-        program: what computes.
+        program: returns what computes.
         slots: data partitions that compute at once.
     """
 
     def __init__(
-        self, machine: str, training: TierTraining, layout: ServerLayout, program: TierProgram, slots: int
+        self,
+        machine: TierMachine,
+        training: TierTraining,
+        layout: ServerLayout,
+        program: Callable[[], TierProgram],
+        slots: int,
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        self._loop = TierLoop(member, RayLinks(machine, training.pace), program, store, slots=slots, pace=training.pace)
+        links, self._program = RayLinks(machine.name, training.pace), program()
+        if isinstance(self._program, ScriptProgram):
+            slots = self._program.loop_slots
+        self._loop = TierLoop(member, links, self._program, store, slots=slots, pace=training.pace)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        finally:
+            if isinstance(self._program, ScriptProgram):
+                await asyncio.to_thread(self._program.close)
+
+    async def leave(self, leaving: bool) -> bool:
+        """Take in whether this machine is to leave; return whether nothing on it is needed."""
+        self._loop.member.leave(leaving)
+        return not self._loop.member.needed
+
+    async def state(self) -> tuple[ServerLayout, CommittedClock]:
+        """Return the newest layout and clock that it has heard of."""
+        return self._loop.member.server.layout, self._loop.member.committed
 
     async def answer(self, question: Question, sender: str) -> Answer:
         """Return the answer to another machine's question; raises as `TierLoop.answer`."""

@@ -6,18 +6,17 @@ A machine that has not reported for a while is lost for ever: it is told so if i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_summary import ClockRate, tier_status
 from windfall.errors import StoreError, WindfallError
-from windfall.policies.layout.tiers import TierMachine
 from windfall.runtimes.tier_pace import TierPace
 from windfall.structs import replace
 from windfall.terms import WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 LAST_STATUS_TRIES = 10
@@ -88,68 +87,61 @@ class TierCoordinatorLoop:
         self._ends = asyncio.Event()
         self._reported, self._followed = True, False
         self._machines: dict[str, TierMachine] = {}
-        self._joining: dict[str, TierMachine] = {}
+        self._awaited: set[str] = set()
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
+        self._dismissed: set[str] = set()
 
     @property
     def machines(self) -> tuple[TierMachine, ...]:
         """All that are there."""
         return tuple(self._machines.values())
 
-    def start(self, machines: Sequence[TierMachine]) -> None:
-        """Begin with machines that are there, or were when the last coordinator saw them."""
+    def start(self) -> None:
+        """Await the machines that the layout names: nothing is decided before each has reported, or had the time to."""
         first = self.coordinator.layout.version == 1
         report_within_s = self._pace.start_within_s if first else self._pace.found_within_s
-        for machine in machines:
-            self._machines[machine.name] = machine
-            self._lost_at[machine.name] = self._time_s() + report_within_s
-
-    def join(self, machine: TierMachine) -> None:
-        """Let a machine join once it reports: nothing is given to one that may not start."""
-        if machine.name not in self._machines:
-            self._joining[machine.name] = machine
-
-    def leave(self, machine: str) -> None:
-        """Take in that a machine's end is announced, or that it is to be released."""
-        if machine in self._machines:
-            self._machines[machine] = replace(self._machines[machine], leaving=True)
+        for machine in self.coordinator.machines_named():
+            self._awaited.add(machine)
+            self._lost_at[machine] = self._time_s() + report_within_s
 
     def lose(self, machine: str) -> None:
         """Take in that a machine is lost."""
         self._lost.add(machine)
+        self._awaited.discard(machine)
         self._machines.pop(machine, None)
-        self._joining.pop(machine, None)
+        self._lost_at.pop(machine, None)
 
     def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
-        """Take in a report and return what counts.
+        """Take in a report and return what counts; a machine joins with its first one.
 
         Raises:
             LostMachine: it was taken for lost before.
         """
         if report.machine in self._lost:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
-        if report.machine in self._joining:
-            self._machines[report.machine] = self._joining.pop(report.machine)
-        machine = self._machines.get(report.machine)
-        reliable = machine is not None and machine.reliable
-        may_be_silent_s = self._pace.reliable_lost_after_s if reliable else self._pace.lost_after_s
+        self._awaited.discard(report.machine)
+        self._machines[report.machine] = report.about
+        may_be_silent_s = self._pace.reliable_lost_after_s if report.about.reliable else self._pace.lost_after_s
         self._lost_at[report.machine] = self._time_s() + may_be_silent_s
         self._reported = True
         # A coordinator with nothing to write to the log learns of its successor by those who obey it.
         self._followed = self._followed or report.coordinator > self.coordinator.layout.coordinator
         self.coordinator.take(report)
-        return self.coordinator.layout, self.coordinator.committed()
+        committed = self.coordinator.committed()
+        if committed.over:
+            self._dismissed.add(report.machine)
+        return self.coordinator.layout, committed
 
     async def run(self) -> None:
-        """Write layouts until training is over.
+        """Write layouts until training is over, and each machine that is there has heard of it.
 
         Raises:
             Superseded: another coordinator has written one.
         """
         reporting = asyncio.get_running_loop().create_task(self._report_status())
         try:
-            while not self.coordinator.committed().over:
+            while not self._all_know_the_end():
                 if reporting.done():
                     reporting.result()
                 await self.turn()
@@ -158,6 +150,9 @@ class TierCoordinatorLoop:
             await reporting
         finally:
             reporting.cancel()
+
+    def _all_know_the_end(self) -> bool:
+        return self.coordinator.committed().over and self._machines.keys() <= self._dismissed
 
     def status(self) -> TierStatus:
         """Return what training is doing."""
@@ -203,8 +198,10 @@ class TierCoordinatorLoop:
         if self._followed:
             raise Superseded("another coordinator has started")
         now_s = self._time_s()
-        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s and name in self._machines]:
+        for name in [name for name, lost_at in self._lost_at.items() if lost_at < now_s]:
             self.lose(name)
+        if self._awaited or self.coordinator.committed().over:
+            return
         layout = self.coordinator.next(self.machines)
         if layout is None:
             return

@@ -109,7 +109,7 @@ class TierLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         # One for each data partition: one that waits for others must not keep these from a thread.
         threads = len(member.server.layout.data)
-        self._computing = ThreadPoolExecutor(threads, thread_name_prefix=f"windfall-compute-{member.machine}")
+        self._computing = ThreadPoolExecutor(threads, thread_name_prefix=f"windfall-compute-{member.about.name}")
         self.slots = threading.Semaphore(slots)
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="windfall-store")
 
@@ -200,7 +200,7 @@ class TierLoop:
             self._begin(("save", part), partial(self._save, part, stored, values))
 
     async def _ask(self, target: str, question: Question) -> None:
-        here = target == self.member.machine
+        here = target == self.member.about.name
         try:
             answer = await (self.answer(question, target) if here else self.links.ask(target, question))
         except Unreachable:

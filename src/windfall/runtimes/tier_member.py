@@ -8,35 +8,52 @@ from windfall.runtimes.tier_counts import TierCounts
 from windfall.runtimes.tier_messages import Answer, PushRows, Question, ReadRows, SealPush
 from windfall.runtimes.tier_server import ServerSettings, TierServer
 from windfall.runtimes.tier_worker import TierWorker
-from windfall.tier_layout import CommittedClock, ServerLayout, TierReport
+from windfall.structs import replace
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 
 
 class TierMember:
     """A machine; it begins with the newest layout.
 
     Args:
-        machine: its name.
+        about: the machine.
         layout: the newest.
         settings: of the training.
 
     Attributes:
         server: parts that it serves and backs up.
         worker: data partitions that it computes on.
+        committed: the newest clock that it has heard of.
         counts: what it has counted.
     """
 
-    def __init__(self, machine: str, layout: ServerLayout, settings: ServerSettings) -> None:
-        self.machine = machine
-        self.server = TierServer(machine, layout, settings)
+    def __init__(self, about: TierMachine, layout: ServerLayout, settings: ServerSettings) -> None:
+        self.about = about
+        self.server = TierServer(about.name, layout, settings)
         self.counts = TierCounts()
-        self.worker = TierWorker(machine, layout, settings.clocks, self.counts)
+        self.worker = TierWorker(about.name, layout, settings.clocks, self.counts)
+        self.committed = CommittedClock(layout.term, layout.base)
         self._reports = 0
+
+    def leave(self, leaving: bool = True) -> None:
+        """Take in that this machine's end is announced, or that it is to be released, or after all is not."""
+        self.about = replace(self.about, leaving=leaving)
+
+    @property
+    def needed(self) -> bool:
+        """Whether the newest layout that it has seen names this machine."""
+        layout, name = self.server.layout, self.about.name
+        places = [(place.active, place.backup, place.next_active) for place in layout.parts]
+        return any(name in place for place in places) or any(
+            name in (place.holder, place.next_holder) for place in layout.data
+        )
 
     def hear(self, layout: ServerLayout, committed: CommittedClock) -> None:
         """Take in what a coordinator says."""
         self.server.conform(layout)
         self.worker.conform(layout)
         self.server.commit(committed)
+        self.committed = committed
 
     def questions(self, backing_up: Collection[int] = ()) -> list[tuple[str, Question]]:
         """Return what it asks, and which machine; `backing_up` as in `TierServer.questions`."""
@@ -51,7 +68,7 @@ class TierMember:
         """Return what it says of itself."""
         self._reports += 1
         return TierReport(
-            self.machine,
+            self.about,
             self._reports,
             self.server.layout.coordinator,
             self.server.layout.term,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +53,18 @@ class TierProgram(Protocol):
 
     def compute(self, loaded: Any, clock: int, table: Table) -> None:
         """Compute one clock, from 1, of a data partition."""
+        ...
+
+
+class Application(TierProgram, Protocol):
+    """A program of an application (`apps`), which a module's `program(settings, partitions)` returns."""
+
+    def evaluate(self, values: Values) -> float:
+        """Return the loss of a whole table over all training data; lower is better."""
+        ...
+
+    def write(self, values: Values, folder: Path) -> None:
+        """Write what training is for, from a whole table, as files into a folder that exists."""
         ...
 
 

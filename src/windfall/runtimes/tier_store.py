@@ -1,16 +1,17 @@
-"""The log of layouts, the status and the checkpoints of a parameter server in tiers, in the run's store."""
+"""The log and the checkpoints of a parameter server in tiers, in the run's store."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
-from windfall.errors import LogDamaged
-from windfall.ports import ObjectStore
+from windfall.errors import LogDamaged, StoreError
 from windfall.runtimes.parameter_partition import Values
+from windfall.runtimes.tier_log import TierLog
 from windfall.runtimes.tier_pace import TierPace, through_outages
 from windfall.terms import WallTime
 from windfall.tier_layout import ServerLayout, StoredClock
@@ -18,52 +19,15 @@ from windfall.tier_status import TierStatus
 from windfall.wire import tier_files
 
 
-class ObjectTierStore:
+class ObjectTierStore(TierLog):
     """`TierStore` on a run's store; any call may raise a `StoreError`."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def newest_layout(self, since: ServerLayout | None = None) -> ServerLayout | None:
-        """Return the newest layout; None if there is none yet.
-
-        Args:
-            since: one that is known, from which to look on.
-
-        Raises:
-            NewerFormat, LogDamaged: the log cannot be read.
-        """
-        newest = since
-        while True:
-            version = 1 if newest is None else newest.version + 1
-            data = self._store.get(tier_files.layout_key(version))
-            if data is None:
-                return newest
-            newest = tier_files.layout_from_bytes(data)
-
-    def write_layout(self, layout: ServerLayout) -> bool:
-        """Append a layout; return whether it is there, and this one."""
-        key, data = tier_files.layout_key(layout.version), tier_files.layout_to_bytes(layout)
-        # If an answer is lost, the record is there already, with the nonce of the one that wrote it.
-        return self._store.create(key, data) or self._store.get(key) == data
-
-    def write_status(self, status: TierStatus) -> None:
-        """Write the status over the last one."""
-        self._store.put(tier_files.STATUS_KEY, tier_files.status_to_bytes(status))
-
-    def status(self) -> TierStatus | None:
-        """Return the newest status; None if there is none yet.
-
-        Raises:
-            NewerFormat, LogDamaged: it cannot be read.
-        """
-        data = self._store.get(tier_files.STATUS_KEY)
-        if data is None:
-            return None
-        try:
-            return tier_files.status_from_bytes(data)
-        except ValueError as error:
-            raise LogDamaged(f"{tier_files.STATUS_KEY} cannot be read: {error}") from None
+    def delete_checkpoints_before(self, stored: StoredClock) -> None:
+        """Delete the checkpoints that are older than one that a layout has named."""
+        for key in self._store.list(tier_files.CHECKPOINTS):
+            found = tier_files.stored_clock_of(key)
+            if found is not None and found < stored:
+                self._store.delete(key)
 
     def load(self, part: int, stored: StoredClock) -> Values:
         """Return a part of a checkpoint.
@@ -95,15 +59,24 @@ class StoredLog:
         store: of the run.
         pace: of calls that fail.
         now: returns the time.
+        checkpoint: the newest.
     """
 
-    def __init__(self, store: ObjectTierStore, pace: TierPace, now: Callable[[], WallTime]) -> None:
-        self._store, self._pace, self.now = store, pace, now
+    def __init__(
+        self, store: ObjectTierStore, pace: TierPace, now: Callable[[], WallTime], checkpoint: StoredClock
+    ) -> None:
+        self._store, self._pace, self.now, self._checkpoint = store, pace, now, checkpoint
 
     async def write(self, layout: ServerLayout) -> bool:
         """Append a layout, once the store can be reached."""
         # What was written though its answer was lost is found again, so the same layout is written until it is known.
-        return await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+        written = await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+        if written and layout.checkpoint != self._checkpoint:
+            # The two newest remain: a machine may still be reading the last one.
+            with suppress(StoreError):
+                await asyncio.to_thread(self._store.delete_checkpoints_before, self._checkpoint)
+            self._checkpoint = layout.checkpoint
+        return written
 
     async def newest(self, since: ServerLayout) -> ServerLayout | None:
         """Return the newest layout."""

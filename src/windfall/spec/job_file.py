@@ -347,7 +347,7 @@ def to_job(
         blocks=_provider_blocks(jobfile),
         limits=_limits(jobfile.resources),
     )
-    return runtime_list.with_work_to_loss(made)
+    return runtime_list.with_work(made)
 
 
 def _runtime(jobfile: JobFile, rows: BagRows | None) -> jobs.RuntimeSpec:

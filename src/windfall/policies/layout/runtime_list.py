@@ -72,6 +72,8 @@ class RuntimeRules(Struct, frozen=True):
         reliable_roles: roles that need a machine that cannot be preempted.
         check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
+        command: the shell command that settings stand for, so that a job file has no `run`; None if they stand for none.
+        work: the work that a job's settings imply; None: they imply none, and it may be given.
         work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
             start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
         training: how fast a job trains on workers of each machine type, and to which loss; its types of workers are named
@@ -89,6 +91,8 @@ class RuntimeRules(Struct, frozen=True):
     reliable_roles: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     scaling: Callable[[Job], Scaling | None] | None = None
+    command: Callable[[Mapping[str, Any]], str | None] | None = None
+    work: Callable[[Job], Work] | None = None
     work_to_loss: Callable[[Job], Work] | None = None
     training: Callable[[Job], AspModel] | None = None
 
@@ -133,12 +137,15 @@ def loss_problem(runtime: str) -> str | None:
     )
 
 
-def with_work_to_loss(job: Job) -> Job:
-    """Return the job with the work that its runtime predicts until the loss of its objective, if it has one.
+def with_work(job: Job) -> Job:
+    """Return the job with the work that its runtime's settings imply, or that its runtime predicts until its objective's loss.
 
     Raises:
         Misuse: the runtime predicts none, or that the job never reaches this loss.
     """
+    own = rules(job.runtime.name).work
+    if own is not None:
+        return replace(job, work=own(job))
     if job.objective.loss is None:
         return job
     predict = rules(job.runtime.name).work_to_loss

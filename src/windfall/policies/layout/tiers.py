@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from windfall.errors import Misuse
 from windfall.structs import Struct, replace
+from windfall.tier_layout import TierMachine
 
 
 class Stage(enum.IntEnum):
@@ -66,26 +67,6 @@ def stage_of(reliable: int, transient: int, ratios: StageRatios) -> Stage:
 def active_servers(transient: int) -> int:
     """Return how many transient machines serve in stages 2 and 3: half of them (section 6.4), and at least one."""
     return max(1, transient // 2)
-
-
-class TierMachine(Struct, frozen=True):
-    """A machine that can serve, back up and compute.
-
-    Attributes:
-        name: of the machine.
-        reliable: it cannot be preempted.
-        started_s: instant at which it joined [s]; the longest-running transient machines serve.
-        leaving: its end is announced, or it is to be released; all that is on it moves away.
-        speed: how much it computes in a second, relative to the others.
-        loaded: data partitions whose data it has.
-    """
-
-    name: str
-    reliable: bool
-    started_s: float = 0.0
-    leaving: bool = False
-    speed: float = 1.0
-    loaded: frozenset[int] = frozenset()
 
 
 class TierPlacement(Struct, frozen=True):

@@ -1,0 +1,177 @@
+"""The rules of the runtime `paramserver`: workers of different speed train shared parameters, which survive without workers.
+
+The parameter server in three tiers of Proteus (EuroSys 2017, section 3).  Which machine serves and computes what is decided
+while it trains, by `core.tier_coordinator`, and not by the driver: each machine joins and leaves by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from windfall.fleet import Slot
+from windfall.jobs import Job, Work
+from windfall.policies import policy_registry
+from windfall.policies.layout.membership import ALONE, Membership
+from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling
+from windfall.policies.policy_registry import PARAMSERVER, PolicyKind
+from windfall.structs import Struct
+from windfall.terms import Reliability, Unit
+
+WORKER, RELIABLE = "worker", "reliable"
+LEADER_SLOT = f"{RELIABLE}-0"
+"""The machine of this slot has Ray's head and the coordinator."""
+HEAD, LEADS, ADDRESS = "head", "leads", "address"
+"""Keys of an assignment: host:port of Ray's head, whether it is here, this machine's host:port; empty until they are known."""
+WORKERS_MAX = 1000
+SAVE_EVERY = 100
+"""Clocks from one checkpoint in the store to the next, by default."""
+_RANGE = re.compile(r"(\d{1,5})\s*(?:\.\.\s*(\d{1,5}))?")
+_KEYS = ("workers", "reliable", "staleness", "clocks", "partitions", "save_every", "app", "settings")
+_EXAMPLE = "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}"
+
+
+class TierJob(Struct, frozen=True):
+    """What a job's settings of the runtime say.
+
+    Attributes:
+        workers_min, workers_max: transient machines.
+        reliable: machines that cannot be preempted.
+        clocks: training ends with this one.
+        staleness: by how many clocks a worker may be ahead of what it reads; None: by any number.
+        partitions: data partitions; the most that can compute at once.
+        save_every: clocks from one checkpoint in the store to the next.
+        app: module of the program; empty if the job's command is a script that imports `windfall.paramserver`.
+        settings: of the program.
+    """
+
+    workers_min: int
+    workers_max: int
+    reliable: int
+    clocks: int
+    staleness: int | None
+    partitions: int
+    save_every: int
+    app: str
+    settings: Mapping[str, Any]
+
+    @property
+    def parts(self) -> int:
+        """Parts of the state: half the largest number of machines, since so many serve (Proteus, section 3.3)."""
+        return max(1, (self.workers_max + self.reliable) // 2)
+
+
+def job_of(settings: Mapping[str, Any]) -> TierJob:
+    """Return what the settings of a job's runtime say.
+
+    Raises:
+        ValueError: what is wrong with them, in words that follow the runtime's name.
+    """
+    for key in settings:
+        if key not in _KEYS:
+            raise ValueError(f"has no setting {key}; there are {', '.join(_KEYS)}")
+    least, most = _workers(settings.get("workers", 1))
+    staleness = settings.get("staleness", 1)
+    if staleness is not None and staleness != "none":
+        staleness = _whole(settings, "staleness", 1, 0, "or none, for no bound")
+    app = settings.get("app", "")
+    if not isinstance(app, str):
+        raise ValueError(f"has app {app!r}: write the name of a module, for example app: windfall.apps.mf")
+    given = settings.get("settings", {})
+    if not isinstance(given, dict):
+        raise ValueError(
+            f"has settings {given!r}: write a map of the program's settings, for example settings: {{rank: 16}}"
+        )
+    return TierJob(
+        least,
+        most,
+        _whole(settings, "reliable", 1, 1, "one of them must keep the state when all workers are lost"),
+        _whole(settings, "clocks", None, 1, "training ends after so many"),
+        None if staleness == "none" else staleness,
+        _whole(settings, "partitions", most, 1, "the data are split into so many"),
+        _whole(settings, "save_every", SAVE_EVERY, 1, "clocks from one checkpoint in the store to the next"),
+        app,
+        given,
+    )
+
+
+def _workers(value: object) -> tuple[int, int]:
+    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    found = _RANGE.fullmatch(text.strip())
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most <= WORKERS_MAX:
+        raise ValueError(f"has workers {value!r}: write a number, or a range such as 2..8, up to {WORKERS_MAX}")
+    return least, most
+
+
+def _whole(settings: Mapping[str, Any], key: str, default: int | None, least: int, why: str) -> int:
+    value = settings.get(key, default)
+    if value is None:
+        raise ValueError(f"needs {key}, a whole number: {why}; for example {_EXAMPLE}")
+    if type(value) is not int or value < least:
+        raise ValueError(f"has {key} {value!r}: write a whole number, at least {least}: {why}")
+    return value
+
+
+def slots(job: Job) -> tuple[Slot, ...]:
+    """Return a slot for each reliable machine, and one for each worker that there must be."""
+    tiers = job_of(job.runtime.settings)
+    reliable = [Slot(f"{RELIABLE}-{number}", RELIABLE, Reliability.RELIABLE) for number in range(tiers.reliable)]
+    return (*reliable, *(Slot(f"{WORKER}-{number}", WORKER) for number in range(tiers.workers_min)))
+
+
+def membership(job: Job) -> Membership:
+    """Return the rule: the driver forms no generations; the coordinator says who serves and computes what."""
+    del job
+    return ALONE
+
+
+def scaling(job: Job) -> Scaling:
+    """Return how many workers a job can use."""
+    tiers = job_of(job.runtime.settings)
+    return Scaling(tiers.workers_min, tiers.workers_max, WORKER, reliable=tiers.reliable, reliable_role=RELIABLE)
+
+
+def work(job: Job) -> Work:
+    """Return the work: a step is a clock."""
+    return Work(float(job_of(job.runtime.settings).clocks), Unit.STEP)
+
+
+def assign(job: Job, slot: Slot, placed: Mapping[str, Placement]) -> Mapping[str, Any]:
+    """Return where Ray's head is, and where this machine is; empty where that is not known yet."""
+    del job
+    found = {id_: placed[id_].address if id_ in placed else "" for id_ in (LEADER_SLOT, slot.id)}
+    return {HEAD: found[LEADER_SLOT], LEADS: slot.id == LEADER_SLOT, ADDRESS: found[slot.id]}
+
+
+def command(settings: Mapping[str, Any]) -> str | None:
+    """Return the command that names the program; None if the job file's own command is a script."""
+    app = settings.get("app")
+    return f"python -m {app}" if isinstance(app, str) and app else None
+
+
+def settings_problem(settings: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with settings; None if they are valid."""
+    try:
+        job_of(settings)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+RULES = RuntimeRules(
+    PARAMSERVER,
+    policy_registry.find(PolicyKind.RUNTIME, PARAMSERVER).help,
+    (RELIABLE, WORKER),
+    slots,
+    membership,
+    live="windfall.runtimes.tier_watch:open_runtime",
+    program="windfall.cli.tier_process",
+    assign=assign,
+    reliable_roles=(RELIABLE,),
+    check=settings_problem,
+    scaling=scaling,
+    command=command,
+    work=work,
+)

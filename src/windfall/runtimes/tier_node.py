@@ -1,0 +1,232 @@
+"""A machine of a parameter server in tiers: its node of the Ray cluster, its actor, and on one machine the coordinator.
+
+Everything here may be killed at any moment.  A machine whose node, actor or head is lost ends, and is started again as a new
+one; the coordinator alone is started again in its place, since machines compute on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from windfall.errors import WindfallError
+from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierTraining
+from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded
+from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.storage.object_stores import open_store
+from windfall.structs import Struct
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
+
+CONNECT_MAX_S = 60.0
+"""How long a machine tries to join the cluster before it is started again."""
+LOOK_S = 0.2
+"""Between two looks at whether all is well."""
+_RETRY_S = 0.1
+
+
+class NodeLost(WindfallError):
+    """This machine's node, its actor or its coordinator is gone: the machine must be started again."""
+
+
+class TierNodePlace(Struct, frozen=True):
+    """Where a machine is in the cluster; Ray finds the cluster's token in the environment (`wire.ray_environment`).
+
+    Attributes:
+        head: host:port of Ray's head.
+        leads: the head is here.
+        host: this machine's own, by which the cluster knows it.
+        folder: Ray's own; its path is short, since sockets are in it.
+        store_bytes: memory for messages that are on their way [B].
+        slots: data partitions that compute at once.
+    """
+
+    head: str
+    leads: bool
+    host: str
+    folder: str
+    store_bytes: int
+    slots: int
+
+
+class TierNode:
+    """A machine while it trains.
+
+    Args:
+        place: in the cluster.
+        machine: what the coordinator should know of it.
+        training: what is trained.
+        program: returns what computes.
+        log: takes a message for the machine's output.
+    """
+
+    def __init__(
+        self,
+        place: TierNodePlace,
+        machine: TierMachine,
+        training: TierTraining,
+        program: Callable[[], TierProgram],
+        log: Callable[[str], None],
+    ) -> None:
+        self._place, self._machine, self._training = place, machine, training
+        self._program, self._log = program, log
+        self._node: subprocess.Popen[bytes] | None = None
+        self._coordinator: Any = None
+        self._deciding: Any = None
+        self._actor: Any = None
+        self._running: Any = None
+
+    def start(self) -> None:
+        """Join the cluster and begin to serve and compute.
+
+        Raises:
+            NodeLost: the head does not answer.
+        """
+        self._node = _start_ray(self._place)
+        deadline = time.monotonic() + CONNECT_MAX_S
+        while True:
+            try:
+                ray.init(
+                    address=self._place.head,
+                    _node_ip_address=self._place.host,
+                    namespace="windfall",
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                )
+                break
+            except (ConnectionError, RuntimeError, RayError) as error:
+                self._look_at_node()
+                if time.monotonic() > deadline:
+                    raise NodeLost(f"Ray's head at {self._place.head} does not answer: {error}") from None
+                time.sleep(_RETRY_S)
+        if self._place.leads:
+            self._start_coordinator()
+        self._actor = self._remote(MachineActor, self._machine.name).remote(
+            self._machine, self._training, self._layout(deadline), self._program, self._place.slots
+        )
+        self._running = self._actor.run.remote()
+
+    def turn(self) -> bool:
+        """Look after the machine for a while; return whether training is over.
+
+        Raises:
+            NodeLost: the machine must be started again.
+            Exception: what the program raised.
+        """
+        self._look_at_node()
+        awaited = [one for one in (self._running, self._deciding) if one is not None]
+        for done in ray.wait(awaited, timeout=LOOK_S)[0]:
+            try:
+                ray.get(done)
+            except RayActorError as error:
+                if done != self._deciding:
+                    raise NodeLost(f"the actor of this machine is gone: {_first_line(error)}") from None
+                self._log("the coordinator is gone: starting it again")
+                self._start_coordinator()
+                continue
+            except RayTaskError as error:
+                cause = error.cause or error
+                if isinstance(cause, (LostMachine, Superseded)):
+                    raise NodeLost(str(cause)) from None
+                raise cause from None
+            if done == self._running and self._deciding is None:
+                return True
+            if done == self._deciding:
+                return True
+            self._running = None
+        return False
+
+    def state(self) -> tuple[ServerLayout, CommittedClock]:
+        """Return the newest layout and clock that this machine has heard of.
+
+        Raises:
+            NodeLost: its actor does not answer.
+        """
+        found: tuple[ServerLayout, CommittedClock] = self._ask("state")
+        return found
+
+    def leave(self, *, leaving: bool = True) -> bool:
+        """Say that this machine is to leave, or after all is not; return whether nothing on it is needed any more.
+
+        Raises:
+            NodeLost: its actor does not answer.
+        """
+        return bool(self._ask("leave", leaving))
+
+    def end(self) -> None:
+        """End everything that was started."""
+        self._actor = self._running = self._coordinator = self._deciding = None
+        ray.shutdown()
+        if self._node is not None:
+            # `ray start --block` ends what it has started when it is asked to.
+            self._node.send_signal(signal.SIGTERM)
+            try:
+                self._node.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._node.kill()
+
+    def _ask(self, method: str, *arguments: object) -> Any:
+        try:
+            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=CONNECT_MAX_S)
+        except RayError as error:
+            raise NodeLost(f"the actor of this machine does not answer: {_first_line(error)}") from None
+
+    def _look_at_node(self) -> None:
+        assert self._node is not None
+        code = self._node.poll()
+        if code is not None:
+            raise NodeLost(f"this machine's node of the Ray cluster has ended with exit code {code}")
+
+    def _layout(self, deadline: float) -> ServerLayout:
+        """Wait for the first layout."""
+        store = ObjectTierStore(open_store(self._training.store))
+        while (layout := store.newest_layout()) is None:
+            if time.monotonic() > deadline:
+                raise NodeLost("the coordinator has written no layout")
+            time.sleep(_RETRY_S)
+        return layout
+
+    def _start_coordinator(self) -> None:
+        # Ray does not give a dead actor's name to another one while this process has a handle of it.
+        self._coordinator = self._deciding = None
+        deadline = time.monotonic() + CONNECT_MAX_S
+        while True:
+            try:
+                self._coordinator = self._remote(CoordinatorActor, COORDINATOR).remote(self._training, [self._machine])
+                break
+            except ValueError as error:
+                # Ray has not seen the end of the last one yet.
+                if time.monotonic() > deadline:
+                    raise NodeLost(f"the coordinator cannot be started: {error}") from None
+                time.sleep(_RETRY_S)
+        self._deciding = self._coordinator.run.remote()
+
+    def _remote(self, actor: type, name: str) -> Any:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return ray.remote(actor).options(name=name, num_cpus=0, max_concurrency=CALLS_MAX, scheduling_strategy=here)
+
+
+def _start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
+    host, _, port = place.head.rpartition(":")
+    where = ["--head", f"--port={port}", "--include-dashboard=false"] if place.leads else [f"--address={host}:{port}"]
+    argv = [
+        *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+        *where,
+        *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0"),
+        *(f"--object-store-memory={place.store_bytes}", f"--temp-dir={place.folder}"),
+    ]
+    with open(os.path.join(place.folder, "start.log"), "wb") as output:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

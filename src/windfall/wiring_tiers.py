@@ -1,0 +1,283 @@
+"""Binds implementations to what a machine of a parameter server needs: the part of `wiring` for the runtime `paramserver`."""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from windfall.agent.exec_request import ExecRequest
+from windfall.agent.script_environment import inherited_environment
+from windfall.agent.status_files import EstimatesFile, StatusFile
+from windfall.core.node_agent_state import RunStatus
+from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
+from windfall.events import AssignmentChanged
+from windfall.linux.clock import SystemClock
+from windfall.linux.random_names import new_nonce
+from windfall.notices.relay import RelayedNotices
+from windfall.policies.layout import tier_rules
+from windfall.policies.layout.tier_rules import TierJob
+from windfall.runtimes.table_rows import joined_parts
+from windfall.runtimes.tier_actors import TierTraining
+from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace
+from windfall.runtimes.tier_pace import TierPace
+from windfall.runtimes.tier_program import Application, TierProgram
+from windfall.runtimes.tier_script import ScriptProgram
+from windfall.runtimes.tier_server import ServerSettings
+from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.storage.object_stores import open_store
+from windfall.structs import Struct
+from windfall.terms import Notice, NoticeLevel, Outcome, Step, Term
+from windfall.tier_layout import CommittedClock, ServerLayout, TierFailure, TierMachine
+
+_STORE_SHARE = 0.2
+"""Share of a machine's memory for messages that are on their way."""
+_STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
+_ASK_AGAIN_S = 0.25
+_SIGTERM, _SIGINT = 15, 2
+
+
+class ProgramFailed(WindfallError):
+    """The user's program did what it must not."""
+
+
+def failure_text(error: Exception) -> str:
+    """Return a failure in words."""
+    return str(error) if isinstance(error, WindfallError) else f"the program raised {type(error).__name__}: {error}"
+
+
+class _Wishes:
+    """Whether this machine is to leave, and at once; written by threads."""
+
+    def __init__(self) -> None:
+        self.leaving = self.at_once = False
+
+    def hear(self, signals_fd: int) -> None:
+        """Read signals: SIGTERM and a first SIGINT ask to leave, a second one at once."""
+        interrupts = 0
+        while data := os.read(signals_fd, 64):
+            interrupts += data.count(_SIGINT)
+            self.leaving = True
+            self.at_once = interrupts > 1
+
+    def deliver(self, notice: Notice) -> None:
+        """Take in a notice."""
+        if notice.level in (NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN):
+            self.leaving = notice.level is NoticeLevel.ANNOUNCED
+
+
+class _Assignment:
+    """The newest assignment of this machine."""
+
+    def __init__(self, request: ExecRequest, clock: SystemClock) -> None:
+        self._body: Mapping[str, Any] = request.assignment
+        self._file = EstimatesFile(request.estimates, clock)
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        for fact in self._file.changes():
+            if isinstance(fact, AssignmentChanged):
+                self._body = fact.assignment
+        return self._body
+
+
+class _Machine(Struct):
+    """What a machine's program knows of itself."""
+
+    request: ExecRequest
+    job: TierJob
+    assignment: _Assignment
+    wishes: _Wishes
+    status: StatusFile
+
+
+def run_machine(request: ExecRequest, signals_fd: int, folder: str) -> int:
+    """Serve and compute until training is over or this machine is to leave; return the exit code for the node agent.
+
+    Args:
+        request: of the node agent.
+        signals_fd: where the number of each signal is read, a byte each.
+        folder: for Ray's own files.
+
+    Raises:
+        Misuse: the request is not for a machine of a parameter server, or Ray or the program is missing here.
+        Exception: what the program raised.
+    """
+    try:
+        job = tier_rules.job_of(request.settings)
+    except ValueError as error:
+        raise Misuse(f"runtime paramserver {error}") from error
+    sys.path.insert(0, request.cwd)
+    _check_program(job)
+    clock, wishes = SystemClock(), _Wishes()
+    machine = _Machine(request, job, _Assignment(request, clock), wishes, StatusFile(request.status, clock))
+    threading.Thread(target=wishes.hear, args=(signals_fd,), name="signals", daemon=True).start()
+    if request.notices is not None:
+        relay = RelayedNotices(request.notices, clock, ())
+        threading.Thread(target=relay.watch, args=(wishes.deliver, lambda: False), name="notices", daemon=True).start()
+    while not machine.assignment.body.get(tier_rules.HEAD) or not machine.assignment.body.get(tier_rules.ADDRESS):
+        if wishes.leaving:
+            return EXIT_RETRY
+        time.sleep(_ASK_AGAIN_S)
+    return _trained(machine, folder)
+
+
+def _trained(machine: _Machine, folder: str) -> int:
+    request, job, body = machine.request, machine.job, dict(machine.assignment.body)
+    leads = bool(body[tier_rules.LEADS])
+    place = _place(request, body, folder)
+    name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
+    about = TierMachine(name, request.role == tier_rules.RELIABLE, time.time(), speed=_cpus(request))
+    settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
+    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
+    program: Callable[[], TierProgram] = partial(
+        start_script, request.argv, request.cwd, _slots(request), job.partitions
+    )
+    if job.app:
+        program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
+    node = TierNode(place, about, training, program, _log)
+    store = ObjectTierStore(open_store(request.url))
+    try:
+        node.start()
+        while not node.turn():
+            if machine.wishes.at_once or machine.assignment.body != body:
+                return EXIT_RETRY
+            if node.leave(leaving=machine.wishes.leaving) and machine.wishes.leaving:
+                return EXIT_RETRY
+            _show(machine, *node.state())
+        layout = store.newest_layout()
+        assert layout is not None, "training that is over has a layout"
+        _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
+        done = layout.checkpoint.clock >= job.clocks
+        if done and leads:
+            _store_product(machine, store, layout)
+    except NodeLost as error:
+        _log(str(error))
+        return EXIT_RETRY
+    except Exception as error:
+        store.write_failure(TierFailure(request.machine, failure_text(error)))
+        if isinstance(error, Misuse):
+            # On this machine nothing is wrong: a push was refused.
+            raise ProgramFailed(str(error)) from error
+        raise
+    finally:
+        node.end()
+    machine.status.release(Outcome.DONE if done else Outcome.WAITING)
+    return EXIT_DONE if done else EXIT_STOPPED
+
+
+def _cpus(request: ExecRequest) -> float:
+    return request.cpus or float(len(os.sched_getaffinity(0)))
+
+
+def _slots(request: ExecRequest) -> int:
+    return max(1, int(_cpus(request)))
+
+
+def _show(machine: _Machine, layout: ServerLayout, committed: CommittedClock) -> None:
+    saved = Step(layout.checkpoint.clock)
+    machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
+
+
+def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> Application:
+    """Return the program of an application.
+
+    Args:
+        app: its module.
+        settings: its own.
+        partitions: data partitions.
+        folder: of the user's code.
+
+    Raises:
+        Misuse: the settings are not valid.
+    """
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    os.chdir(folder)
+    made: Application = importlib.import_module(app).program(settings, partitions)
+    return made
+
+
+def start_script(argv: Sequence[str], folder: str, slots: int, partitions: int) -> ScriptProgram:
+    """Start the processes of a script that imports `windfall.paramserver`.
+
+    Args:
+        argv: its command.
+        folder: of the user's code.
+        slots: how many processes.
+        partitions: data partitions.
+
+    Raises:
+        Misuse, ScriptFailed: as `ScriptProgram.start`.
+    """
+    environ = {name: value for name, value in inherited_environment().items() if not name.startswith("RAY_")}
+    return ScriptProgram.start(argv, folder, environ, slots, partitions)
+
+
+def _check_program(job: TierJob) -> None:
+    """Import the program and check its settings, so that a mistake is a sentence of this process."""
+    if not job.app:
+        return
+    try:
+        module = importlib.import_module(job.app)
+    except ModuleNotFoundError as error:
+        missing = error.name or job.app
+        advice = "pip install 'windfall[paramserver]'" if job.app.startswith("windfall.") else "setup can install it"
+        raise Misuse(
+            f"runtime paramserver: app {job.app} needs the module {missing}, which is not here; {advice}"
+        ) from None
+    if not callable(getattr(module, "program", None)):
+        raise Misuse(f"runtime paramserver: app {job.app} has no function program(settings, partitions)")
+
+
+def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNodePlace:
+    head_host, own_host = (_host(str(body[key])) for key in (tier_rules.HEAD, tier_rules.ADDRESS))
+    head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
+    memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
+    store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
+    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request))
+
+
+def _host(address: str) -> str:
+    """Return the host by which Ray knows a machine.
+
+    Ray tells machines apart by it, so machines of one computer get loopback addresses of their own, made of their ports.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    return f"127.1.{int(port) >> 8}.{int(port) & 255}" if loopback else host
+
+
+def _store_product(machine: _Machine, store: ObjectTierStore, layout: ServerLayout) -> None:
+    """Write what training was for, unless it is there: of a script, the table itself."""
+    if store.product() is not None:
+        return
+    job, loss = machine.job, None
+    values = joined_parts([store.load(part, layout.checkpoint) for part in range(job.parts)])
+    with tempfile.TemporaryDirectory() as folder:
+        if job.app:
+            application = open_application(job.app, job.settings, job.partitions, machine.request.cwd)
+            loss = float(application.evaluate(values))
+            application.write(values, Path(folder))
+        else:
+            np.save(Path(folder, "table.npy"), values, allow_pickle=False)
+        files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    store.write_product(files, loss)
+
+
+def _log(message: str) -> None:
+    sys.stderr.write(f"windfall: {message}\n")
+    sys.stderr.flush()
