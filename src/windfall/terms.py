@@ -197,13 +197,7 @@ class GridLayout(Tagged, frozen=True):
     pipeline_depth: int
 
 
-class TierLayout(Tagged, frozen=True):
-    """Tiers of a parameter server: what the ranks of each role do, as (role, stage)."""
-
-    stages: tuple[tuple[str, str], ...]
-
-
-Layout = RankLayout | GridLayout | TierLayout
+Layout = RankLayout | GridLayout
 
 
 class Generation(Tagged, frozen=True):

@@ -110,11 +110,11 @@ class TierProduct(Tagged, frozen=True):
 
     Attributes:
         files: size of each file, by name [B].
-        loss: of the whole table at the end.
+        loss: of the whole table at the end; None if the program does not say.
     """
 
     files: dict[str, int]
-    loss: float
+    loss: float | None = None
 
 
 class CommittedClock(Struct, frozen=True):
@@ -167,6 +167,7 @@ class TierReport(Struct, frozen=True):
         loaded: data partitions whose data are here.
         released: of each data partition that it has released, its number, and the last clock that is sealed.
         saved: of each part backed up here, its newest checkpoint in the store.
+        copied: of each part backed up here, its newest checkpoint of which it has a copy, in the store or for it.
         done: of each data partition that it has computed on in that term, the newest clock that is sealed.
         counters: what it has counted; nothing is decided by them.
     """
@@ -181,6 +182,7 @@ class TierReport(Struct, frozen=True):
     loaded: frozenset[int]
     released: dict[int, tuple[int, int]]
     saved: dict[int, StoredClock]
+    copied: dict[int, StoredClock]
     done: dict[int, int]
     counters: TierCounters = TierCounters()
 

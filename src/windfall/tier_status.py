@@ -24,6 +24,7 @@ class TierCounters(Tagged, frozen=True):
         pulled_bytes, pushed_bytes: rows and values in answers from other machines, and in questions to them that were answered:
             reads and pushes of workers, messages to backups, and parts that move.
         pulled_here_bytes, pushed_here_bytes: the same within the machine.
+        store_failures: calls of the store that failed, and were repeated.
         waited_s: for which turns waited for what they read, summed over turns [s].
         computed_s: for which turns computed [s]; neither waiting for a slot nor for a read is in it.
     """
@@ -38,6 +39,7 @@ class TierCounters(Tagged, frozen=True):
     pushed_bytes: int = 0
     pulled_here_bytes: int = 0
     pushed_here_bytes: int = 0
+    store_failures: int = 0
     waited_s: float = 0.0
     computed_s: float = 0.0
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from windfall.agent.exec_request import ExecRequest
+from windfall.agent.script_environment import inherited_environment
 from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
 from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
@@ -26,11 +27,12 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
-from windfall.policies.layout.tiers import StageRatios
-from windfall.runtimes.table_rows import TableRows
+from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
 from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace
-from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_pace import TierPace
+from windfall.runtimes.tier_program import Application, TierProgram
+from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
@@ -136,15 +138,13 @@ def _trained(machine: _Machine, folder: str) -> int:
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, time.time(), speed=_cpus(request))
-    training = TierTraining(
-        request.url,
-        ServerSettings(job.staleness, 1, job.clocks),
-        job.parts,
-        job.partitions,
-        StageRatios(),
-        job.save_every,
+    settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
+    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
+    program: Callable[[], TierProgram] = partial(
+        start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
-    program = partial(open_program, job.app, dict(job.settings), job.partitions, request.cwd)
+    if job.app:
+        program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
     node = TierNode(place, about, training, program, _log)
     store = ObjectTierStore(open_store(request.url))
     try:
@@ -180,12 +180,16 @@ def _cpus(request: ExecRequest) -> float:
     return request.cpus or float(len(os.sched_getaffinity(0)))
 
 
+def _slots(request: ExecRequest) -> int:
+    return max(1, int(_cpus(request)))
+
+
 def _show(machine: _Machine, layout: ServerLayout, committed: CommittedClock) -> None:
     saved = Step(layout.checkpoint.clock)
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
 
 
-def open_program(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierProgram:
+def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> Application:
     """Return the program of an application.
 
     Args:
@@ -200,14 +204,30 @@ def open_program(app: str, settings: Mapping[str, Any], partitions: int, folder:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     os.chdir(folder)
-    made: TierProgram = importlib.import_module(app).program(settings, partitions)
+    made: Application = importlib.import_module(app).program(settings, partitions)
     return made
+
+
+def start_script(argv: Sequence[str], folder: str, slots: int, partitions: int) -> ScriptProgram:
+    """Start the processes of a script that imports `windfall.paramserver`.
+
+    Args:
+        argv: its command.
+        folder: of the user's code.
+        slots: how many processes.
+        partitions: data partitions.
+
+    Raises:
+        Misuse, ScriptFailed: as `ScriptProgram.start`.
+    """
+    environ = {name: value for name, value in inherited_environment().items() if not name.startswith("RAY_")}
+    return ScriptProgram.start(argv, folder, environ, slots, partitions)
 
 
 def _check_program(job: TierJob) -> None:
     """Import the program and check its settings, so that a mistake is a sentence of this process."""
     if not job.app:
-        raise Misuse("runtime paramserver needs app, the module of a program, for example app: windfall.apps.mf")
+        return
     try:
         module = importlib.import_module(job.app)
     except ModuleNotFoundError as error:
@@ -225,7 +245,7 @@ def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNo
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
-    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, max(1, int(_cpus(request))))
+    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request))
 
 
 def _host(address: str) -> str:
@@ -242,17 +262,20 @@ def _host(address: str) -> str:
 
 
 def _store_product(machine: _Machine, store: ObjectTierStore, layout: ServerLayout) -> None:
-    """Write what training was for, unless it is there."""
+    """Write what training was for, unless it is there: of a script, the table itself."""
     if store.product() is not None:
         return
-    job = machine.job
-    program = open_program(job.app, dict(job.settings), job.partitions, machine.request.cwd)
-    parts = [store.load(part, layout.checkpoint) for part in range(job.parts)]
-    values = TableRows(program.rows, job.parts).joined(np.arange(program.rows), parts)
+    job, loss = machine.job, None
+    values = joined_parts([store.load(part, layout.checkpoint) for part in range(job.parts)])
     with tempfile.TemporaryDirectory() as folder:
-        program.write(values, Path(folder))
+        if job.app:
+            application = open_application(job.app, job.settings, job.partitions, machine.request.cwd)
+            loss = float(application.evaluate(values))
+            application.write(values, Path(folder))
+        else:
+            np.save(Path(folder, "table.npy"), values, allow_pickle=False)
         files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-    store.write_product(files, float(program.evaluate(values)))
+    store.write_product(files, loss)
 
 
 def _log(message: str) -> None:

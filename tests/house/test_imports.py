@@ -62,6 +62,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "wire": (WORDS | {"wire"}, NONE),
     "wire.script_page": (NONE, NONE),
     "wire.environment": (NONE, NONE),
+    "wire.script_channel": (NONE, frozenset({"numpy"})),
     "models": (WORDS | {"models", "units"}, NUMERIC),
     "policies": (WORDS | {"models", "policies", "units"}, NUMERIC),
     "policies.checkpointing.rules": (NONE, NONE),
@@ -81,6 +82,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ),
         (WORDS | {"runtimes"}, frozenset({"numpy"})),
     ),
+    "runtimes.script_process": (WORDS | {"wire.environment", "wire.script_channel", "runtimes"}, frozenset({"numpy"})),
+    "runtimes.tier_script": (WORDS | {"runtimes"}, frozenset({"numpy"})),
     "runtimes.tier_store": (WORDS | {"wire", "runtimes"}, frozenset({"numpy"})),
     "runtimes.tier_actors": (
         WORDS
@@ -114,6 +117,14 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "providers.local.market_config": (WORDS | {"units"}, frozenset({"pydantic", "yaml"})),
     "channels": (WORDS | {"wire", "channels"}, NONE),
     "sdk": (IN_SCRIPT, NONE),
+    "paramserver": (
+        frozenset({"errors", "wire.environment", "wire.script_channel", "sdk.wrapped_model"}),
+        frozenset({"numpy"}),
+    ),
+    **dict.fromkeys(
+        ("sdk.wrapped_model", "sdk.partition_state"),
+        (frozenset({"errors", "paramserver", "sdk.partition_state"}), frozenset({"torch", "numpy"})),
+    ),
     "sdk.remote_call": (IN_SCRIPT, frozenset({"cloudpickle"})),
     "sdk.torch": (ADAPTER, frozenset({"torch", "numpy"})),
     "sdk.transformers": (ADAPTER, frozenset({"torch", "transformers", "accelerate"})),

@@ -10,7 +10,9 @@ from pathlib import Path
 from tests.house.source import PACKAGE, imports, module_name, parse, python_files
 
 # What users and processes of ours start or import by name.
-SCRIPTS_IMPORT = frozenset({"windfall", "windfall.sdk.torch", "windfall.sdk.transformers", "windfall.sdk.lightning"})
+SCRIPTS_IMPORT = frozenset(
+    {"windfall", "windfall.paramserver", "windfall.sdk.torch", "windfall.sdk.transformers", "windfall.sdk.lightning"}
+)
 COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "windfall.wire.agent_archive"})
 
 # Module -> why no verb reaches it.
@@ -29,11 +31,14 @@ UNREACHED: dict[str, str] = {
             "windfall.tier_status",
             "windfall.runtimes.tier_counts",
             "windfall.runtimes.parameter_partition",
+            "windfall.runtimes.script_process",
             "windfall.runtimes.table_rows",
             "windfall.runtimes.tier_actors",
             "windfall.runtimes.tier_coordinator_loop",
             "windfall.runtimes.tier_loop",
+            "windfall.runtimes.tier_pace",
             "windfall.runtimes.tier_program",
+            "windfall.runtimes.tier_script",
             "windfall.runtimes.tier_member",
             "windfall.runtimes.tier_messages",
             "windfall.runtimes.tier_server",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, BackUpChanges, PartCopy, PushRows, Question, ReadRows, RowsRead
+from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.terms import WallTime
@@ -24,6 +24,7 @@ from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, Tier
 from windfall.tier_status import TierStatus
 
 PARTS, DATA = 3, 4
+SELDOM = TierPace(save_every=10_000)
 
 
 class Links:
@@ -52,11 +53,12 @@ class WatchedLoop(TierLoop):
 
     Args:
         cluster: that sees it.
-        loop: arguments of `TierLoop`.
+        member: its step functions.
     """
 
-    def __init__(self, cluster: ThreadCluster, *loop: Any) -> None:
-        super().__init__(*loop)
+    def __init__(self, cluster: ThreadCluster, member: TierMember) -> None:
+        links = Links(cluster, member.about.name)
+        super().__init__(member, links, cluster.program, cluster, slots=cluster.slots, pace=cluster.pace)
         self.cluster = cluster
 
     async def answer(self, question: Question, sender: str) -> Answer:
@@ -76,6 +78,9 @@ class ThreadCluster:
         over_links: questions that went over links, by the machine that asks and the one that is asked.
         question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
         statuses: all that were written.
+        outage: what calls of the store for checkpoints raise; None: they succeed.
+        failed: calls that raised it so far.
+        read: parts of checkpoints that were read.
     """
 
     def __init__(
@@ -87,13 +92,16 @@ class ThreadCluster:
         staleness: int | None = 0,
         slots: int = 2,
         back_up_every: int = 1,
+        pace: TierPace = SELDOM,
     ) -> None:
-        self.slots = slots
+        self.slots, self.pace = slots, pace
         self.program, self.settings = program, ServerSettings(staleness, back_up_every, clocks)
         self.machines: dict[str, TierLoop] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.saved: dict[tuple[int, StoredClock], Values] = {}
-        self.asked = self.joined = 0
+        self.asked = self.joined = self.failed = 0
+        self.outage: Exception | None = None
+        self.read: list[tuple[int, StoredClock]] = []
         self.statuses: list[TierStatus] = []
         self.over_links: Counter[tuple[str, str]] = Counter()
         self.question_bytes: Counter[tuple[str, str]] = Counter()
@@ -102,12 +110,13 @@ class ThreadCluster:
         nowhere = TierPlacement(("",) * PARTS, ("",) * PARTS, ("",) * DATA)
         self.layouts = [first_layout(place_tiers(first, nowhere, StageRatios()))]
         self.coordinator = TierCoordinatorLoop(
-            TierCoordinator(self.layouts[0], StageRatios(), 10_000, clocks),
+            TierCoordinator(self.layouts[0], StageRatios(), pace.save_every, clocks),
             self,
             asyncio.get_running_loop().time,
             lambda: str(len(self.layouts)),
+            pace=pace,
         )
-        self.coordinator.start(10.0)
+        self.coordinator.start()
         for name in names:
             self.add(name)
 
@@ -128,7 +137,7 @@ class ThreadCluster:
         """Let a machine join."""
         self.joined += 1
         member = TierMember(_machine(name, self.joined), self.layouts[-1], self.settings)
-        self.machines[name] = WatchedLoop(self, member, Links(self, name), self.program, self, self.slots)
+        self.machines[name] = WatchedLoop(self, member)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 
     def lose(self, name: str) -> None:
@@ -138,11 +147,19 @@ class ThreadCluster:
 
     def load(self, part: int, stored: StoredClock) -> Values:
         """Return a part of a checkpoint."""
+        self.read.append((part, stored))
+        self._call()
         return self.saved[part, stored]
 
     def save(self, part: int, stored: StoredClock, values: Values) -> None:
         """Keep a part of a checkpoint."""
+        self._call()
         self.saved[part, stored] = values
+
+    def _call(self) -> None:
+        if self.outage is not None:
+            self.failed += 1
+            raise self.outage
 
     def values(self) -> Values:
         """Return the table as its backups have it."""
@@ -176,12 +193,13 @@ def played(
     staleness: int | None = 0,
     slots: int = 2,
     back_up_every: int = 1,
+    pace: TierPace = SELDOM,
 ) -> ThreadCluster:
     """Run a cluster to its end, with a story meanwhile."""
 
     async def play() -> ThreadCluster:
         cluster = ThreadCluster(
-            names, program, clocks=clocks, staleness=staleness, slots=slots, back_up_every=back_up_every
+            names, program, clocks=clocks, staleness=staleness, slots=slots, back_up_every=back_up_every, pace=pace
         )
         deciding = asyncio.get_running_loop().create_task(cluster.coordinator.run())
         await story(cluster)

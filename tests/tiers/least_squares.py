@@ -60,3 +60,30 @@ class LeastSquares:
             for a in self._a:
                 x += -0.002 * a.T @ (a @ seen - a @ self.wanted)
         return x
+
+
+class Noted(LeastSquares):
+    """It notes on the disk each turn that it has computed, whichever process computes it.
+
+    Args:
+        folder: of the notes.
+    """
+
+    def __init__(self, data: int, folder: Path, seconds: float) -> None:
+        super().__init__(data, seconds=seconds)
+        self.folder = folder
+        folder.mkdir()
+
+    def load(self, data: int) -> Any:
+        """Return a data partition's equations, with its number."""
+        return data, super().load(data)
+
+    def compute(self, loaded: Any, clock: int, table: Table) -> None:
+        """Compute, and note it."""
+        data, equations = loaded
+        super().compute(equations, clock, table)
+        (self.folder / f"{clock}-{data}").touch()
+
+    def newest(self) -> int:
+        """Return the newest clock of which some turn is computed; with bound 0, all pushes of the one before it are sealed."""
+        return max((int(path.name.split("-")[0]) for path in self.folder.iterdir()), default=0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
-from windfall.errors import StoreUnreachable
+from windfall.errors import Misuse, StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded, TierCoordinatorLoop
+from windfall.runtimes.tier_pace import USUAL, TierPace
 from windfall.structs import replace
 from windfall.terms import WallTime
 from windfall.tier_layout import ServerLayout, TierMachine, TierReport
@@ -32,16 +34,16 @@ class Deciding:
         statuses: that were written.
     """
 
-    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000) -> None:
+    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL) -> None:
         self.now_s, self.outages = 0.0, 0
         self.refused = self.superseded = False
         self.statuses: list[TierStatus] = []
         first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
         self.written = [first]
         self.loop = TierCoordinatorLoop(
-            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n"
+            TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n", pace=pace
         )
-        self.loop.start(60.0)
+        self.loop.start()
         self.numbers = 0
         self.leaving: set[str] = set()
 
@@ -72,7 +74,7 @@ class Deciding:
             backups = {0: frozenset({newest.base})} if machine == "r1" else {}
             number, coordinator, term = self.numbers, newest.coordinator, newest.term
             about = replace(MACHINES[machine], leaving=machine in self.leaving)
-            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}))
+            self.loop.hear(TierReport(about, number, coordinator, term, backups, {}, {}, frozenset(), {}, {}, {}, {}))
 
     def turn(self, at_s: float) -> ServerLayout:
         """Let the coordinator decide, and return the newest layout."""
@@ -181,3 +183,46 @@ def test_a_coordinator_whose_status_finds_a_successor_stops() -> None:
 
     with pytest.raises(Superseded, match="another coordinator has written"):
         asyncio.run(made.loop.run())
+
+
+def test_limits_on_silence_are_settings() -> None:
+    """A transient machine and a reliable one, with limits of their own."""
+    pace = TierPace(lost_after_s=3.0, reliable_lost_after_s=4.0, start_within_s=5.0)
+    made = Deciding([RELIABLE, FIRST, SECOND], pace=pace)
+    made.hear("r1", "t1")
+
+    seen = []
+    for at_s in (2.9, 3.1, 4.1):
+        made.turn(at_s)
+        seen.append(made.names)
+    assert seen == [{"r1", "t1"}, {"r1"}, set()]
+
+
+def test_a_machine_that_has_yet_to_start_may_report_until_its_limit() -> None:
+    """Just before it."""
+    made = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    made.turn(4.9)
+    made.hear("t2")
+    assert made.names == {"t2"}
+
+    late = Deciding([RELIABLE, SECOND], pace=TierPace(start_within_s=5.0))
+    late.turn(5.1)
+    with pytest.raises(LostMachine):
+        late.hear("t2")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"lost_after_s": 0.15},
+            "lost_after_s is 0.15, and machines report every 0.1 s: one that is well .* 0.2 or more",
+        ),
+        ({"save_every": 0}, "save_every is 0: it must be above 0"),
+        ({"held_s": -1.0}, "held_s is -1.0: it must be above 0"),
+    ],
+)
+def test_times_that_cannot_work_are_refused(wrong: dict[str, Any], words: str) -> None:
+    """Each is named."""
+    with pytest.raises(Misuse, match=words):
+        TierPace(**wrong)

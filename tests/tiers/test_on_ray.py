@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiers.least_squares import LeastSquares
+from tests.tiers.least_squares import Noted
 from windfall.policies.layout.tiers import StageRatios
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_coordinator_loop import LostMachine
+from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
@@ -38,12 +39,13 @@ def on_ray() -> Iterator[None]:
 class Training:
     """A training on Ray, of machines as in `InStep`."""
 
-    def __init__(self, folder: Path, names: list[str], program: LeastSquares, save_every: int = 1000) -> None:
+    def __init__(self, folder: Path, names: list[str], program: Noted, save_every: int = 1000) -> None:
         from windfall.runtimes.tier_actors import TierTraining
 
         self.program, self.url = program, folder_url(str(folder))
         self.store = ObjectTierStore(open_store(self.url))
-        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), save_every)
+        pace = TierPace(save_every=save_every)
+        self.training = TierTraining(self.url, ServerSettings(0, 1, CLOCKS), PARTS, DATA, StageRatios(), pace)
         self.machines: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
         self.order = 0
@@ -75,8 +77,11 @@ class Training:
         self.deciding = self.coordinator.run.remote()
 
     def kill_coordinator(self) -> None:
-        """Kill the coordinator's process."""
-        os.kill(ray.get(self.coordinator.pid.remote()), signal.SIGKILL)
+        """Kill the coordinator's process, and wait for its end."""
+        pid = ray.get(self.coordinator.pid.remote())
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.01)
         # Ray does not give a dead actor's name to another one while this process has a handle of it.
         self.coordinator = self.deciding = None
 
@@ -111,6 +116,13 @@ class Training:
             assert time.monotonic() < deadline, f"clock {clock} is not committed; {self.store.newest_layout()}"
             time.sleep(0.02)
 
+    def until_computed(self, clock: int, limit_s: float = 60.0) -> None:
+        """Wait until some turn of a clock is computed, which needs all pushes of those before it; no coordinator is asked."""
+        deadline = time.monotonic() + limit_s
+        while self.program.newest() < clock:
+            assert time.monotonic() < deadline, f"no turn of clock {clock} is computed, but of {self.program.newest()}"
+            time.sleep(0.02)
+
     def watch(self, awaited: Any, limit_s: float = 60.0) -> None:
         """Wait for a call; a machine that fails meanwhile fails the test."""
         deadline = time.monotonic() + limit_s
@@ -134,7 +146,7 @@ class Training:
             ray.kill(actor)
 
 
-def _same(program: LeastSquares) -> LeastSquares:
+def _same(program: Noted) -> Noted:
     return program
 
 
@@ -143,7 +155,7 @@ def training(on_ray: None, tmp_path: Path, request: pytest.FixtureRequest) -> It
     """A training on these machines."""
     del on_ray
     names, save_every = request.param
-    made = Training(tmp_path, names, LeastSquares(DATA, seconds=0.02), save_every)
+    made = Training(tmp_path / "store", names, Noted(DATA, tmp_path / "notes", seconds=0.02), save_every)
     yield made
     made.end()
 
@@ -169,6 +181,7 @@ def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training
     assert (status.over, status.clock, status.stage, status.rollbacks) == (True, CLOCKS, 1, layout.term)
     assert (status.restores, status.lost, [machine.name for machine in status.machines]) == (0, 3, ["r1"])
     # What a machine has done since its last report is lost with it.
+    assert status.machines[0].counters.turns >= (CLOCKS - layout.base) * DATA
     assert status.gone.turns > 0
 
 
@@ -205,18 +218,35 @@ def test_a_reliable_machine_that_is_killed_costs_the_clocks_since_the_checkpoint
 @pytest.mark.slow
 @machines("r1", "t1", "t2", "t3")
 def test_without_its_coordinator_training_continues_and_the_next_one_decides_on(training: Training) -> None:
-    """Killed, and started again some clocks later; then machines are lost."""
+    """Killed, and started again twenty clocks later, which none but the machines have completed; then machines are lost."""
     training.until(15)
     training.kill_coordinator()
-    time.sleep(1.0)
+    since = training.program.newest()
+    training.until_computed(since + 20)
     training.start_coordinator()
-    training.until(30)
+    training.until(since + 20)
     training.kill("t1", "t3")
 
     assert np.array_equal(training.result(), training.program.alone(CLOCKS))
     layout = training.store.newest_layout()
     assert layout is not None
     assert (layout.coordinator, layout.restored) == (2, 0)
+
+
+@pytest.mark.slow
+@machines("r1", "t1", "t2", "t3")
+def test_without_a_coordinator_all_clocks_are_computed_and_none_of_them_is_the_end(training: Training) -> None:
+    """Nothing else waits for it; but what is to be stored it says alone, and until all is, machines serve on."""
+    training.until(5)
+    training.kill_coordinator()
+    training.until_computed(CLOCKS)
+    layout = training.store.newest_layout()
+    assert layout is not None
+    assert (layout.coordinator, layout.checkpoint.clock) == (1, 0)
+    assert not ray.wait(list(training.running.values()), timeout=1.0)[0]
+    training.start_coordinator()
+
+    assert np.array_equal(training.result(), training.program.alone(CLOCKS))
 
 
 @pytest.mark.slow

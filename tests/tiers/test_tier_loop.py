@@ -12,8 +12,10 @@ import pytest
 
 from tests.tiers.in_threads import DATA, ThreadCluster, played
 from tests.tiers.least_squares import LeastSquares
-from windfall.errors import Misuse
+from windfall.core.tier_summary import summed
+from windfall.errors import LogDamaged, Misuse, StoreUnreachable
 from windfall.runtimes.parameter_partition import Rows
+from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import Table
 
 CLOCKS = 60
@@ -195,3 +197,66 @@ def test_a_program_that_fails_ends_its_machine_with_its_error(
 
     with pytest.raises(asyncio.CancelledError):
         played(["r1"], program, story, clocks=CLOCKS)
+
+
+QUICK = TierPace(save_every=5, reliable_lost_after_s=1.0, store_retry_s=0.01, store_retry_max_s=0.05)
+
+
+def test_a_store_that_fails_for_a_while_delays_checkpoints_and_ends_no_machine() -> None:
+    """Clocks are committed meanwhile, or servers would keep all that has changed; the checkpoint is written once it is back."""
+    program = LeastSquares(DATA, seconds=0.002)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(10)
+        cluster.outage = StoreUnreachable("no answer")
+        async with asyncio.timeout(30.0):
+            while cluster.failed < 8:
+                await asyncio.sleep(0.01)
+            stored = cluster.layouts[-1].checkpoint
+            while cluster.committed() < stored.clock + 15:
+                await asyncio.sleep(0.01)
+        assert cluster.layouts[-1].checkpoint == stored
+        cluster.outage = None
+
+    cluster = played(["r1", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
+
+    assert cluster.layouts[-1].checkpoint.clock == CLOCKS
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+    assert summed(one.counters for one in cluster.statuses[-1].machines).store_failures == cluster.failed >= 8
+
+
+def test_a_restore_waits_for_a_store_that_fails() -> None:
+    """A machine with backups is lost while the store is away."""
+    program = LeastSquares(DATA, seconds=0.002)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(20)
+        async with asyncio.timeout(30.0):
+            while cluster.layouts[-1].checkpoint.clock == 0:
+                await asyncio.sleep(0.01)
+        cluster.outage = StoreUnreachable("no answer")
+        cluster.lose("r2")
+        async with asyncio.timeout(30.0):
+            while len(cluster.read) < 8:
+                await asyncio.sleep(0.01)
+        cluster.outage = None
+
+    cluster = played(["r1", "r2", "t1"], program, story, clocks=CLOCKS, pace=QUICK)
+
+    assert cluster.layouts[-1].restored == 1
+    assert np.array_equal(cluster.values(), program.alone(CLOCKS))
+
+
+def test_a_checkpoint_that_is_damaged_ends_the_machine_that_needs_it() -> None:
+    """Waiting would not mend it."""
+    program = LeastSquares(DATA, seconds=0.002)
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(20)
+        cluster.outage = LogDamaged("tiers/checkpoints/0-5/0000 cannot be read")
+        with pytest.raises(LogDamaged, match="0-5/0000 cannot be read"):
+            await cluster.until(CLOCKS)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        played(["r1", "t1"], program, story, clocks=CLOCKS, pace=QUICK)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windfall.core.tier_decisions import common_clock, next_layout
+from windfall.core.tier_decisions import all_copied, common_clock, next_layout
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.structs import replace
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
@@ -32,6 +32,7 @@ class TierCoordinator:
         self._reports: dict[str, TierReport] = {}
         self._committed = layout.base
         self._saving: int | None = None
+        self._last = clocks
 
     @property
     def reports(self) -> Mapping[str, TierReport]:
@@ -46,14 +47,14 @@ class TierCoordinator:
             self._commit()
 
     def stop(self) -> None:
-        """End training with the newest clock that all backups have, which is stored."""
-        self.clocks = min(self.clocks, self._committed)
+        """End training with a clock that all backups have, which is stored."""
+        self._last = min(self._last, self._committed)
         self._commit()
 
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         saves = self._saving == self._committed
-        return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self.clocks)
+        return CommittedClock(self.layout.term, self._committed, saves, self.layout.checkpoint.clock >= self._last)
 
     def machines_named(self) -> frozenset[str]:
         """Return the machines that the layout names."""
@@ -86,15 +87,22 @@ class TierCoordinator:
         return machine if report is None else replace(machine, loaded=report.loaded)
 
     def _commit(self) -> None:
-        """Go to the newest clock that all backups have; but stay at one that is being saved until all have stored it."""
+        """Go to the newest clock that all backups have; but stay at one that is to be saved until all have a copy.
+
+        None waits for the store, which may be slow or away, since servers keep all that changes after a committed clock.
+        """
         layout = self.layout
-        if self._saving is not None and layout.checkpoint >= StoredClock(layout.term, self._saving):
-            self._saving = None
+        if self._saving is not None:
+            stored = StoredClock(layout.term, self._saving)
+            if layout.checkpoint >= stored:
+                self._saving = None
+            elif not all_copied(layout, self._reports, stored):
+                return
+        self._committed = max(self._committed, common_clock(layout, self._reports))
         if self._saving is not None:
             return
-        self._committed = max(self._committed, common_clock(layout, self._reports))
         unsaved = self._committed - layout.checkpoint.clock
-        if unsaved >= self.save_every or (unsaved and self._committed >= self.clocks):
+        if unsaved >= self.save_every or (unsaved and self._committed >= self._last):
             self._saving = self._committed
 
 

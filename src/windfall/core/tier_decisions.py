@@ -58,6 +58,14 @@ def common_clock(layout: ServerLayout, reports: Mapping[str, TierReport]) -> int
     return newest_common(clocks)
 
 
+def all_copied(layout: ServerLayout, reports: Mapping[str, TierReport], stored: StoredClock) -> bool:
+    """Return whether all backups have kept a copy of their parts for a checkpoint, or of a later one."""
+    return all(
+        place.backup in reports and reports[place.backup].copied.get(part, StoredClock()) >= stored
+        for part, place in enumerate(layout.parts)
+    )
+
+
 def stored_checkpoint(layout: ServerLayout, reports: Mapping[str, TierReport]) -> StoredClock:
     """Return the newest checkpoint of which every part is in the store; none from before all was restored counts."""
     saved = {

@@ -55,3 +55,9 @@ class TableRows(Struct, frozen=True):
             RowValues(rows, changes.values[changes.rows % self.parts == part])
             for part, rows in enumerate(self.split(changes.rows))
         ]
+
+
+def joined_parts(parts: Sequence[Values]) -> Values:
+    """Return a whole table from the values of its parts, in their order."""
+    table = TableRows(sum(len(part) for part in parts), len(parts))
+    return table.joined(np.arange(table.rows), parts)

@@ -21,27 +21,22 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import StoreError, WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
-from windfall.runtimes.tier_coordinator_loop import (
-    RUNNING_REPORT_WITHIN_S,
-    START_WITHIN_S,
-    Superseded,
-    TierCoordinatorLoop,
-)
-from windfall.runtimes.tier_loop import HELD_S, TierLoop, Unreachable
+from windfall.runtimes.tier_coordinator_loop import Superseded, TierCoordinatorLoop
+from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
 from windfall.runtimes.tier_messages import Answer, Question
+from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import TierProgram
+from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
-from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 COORDINATOR = "coordinator"
-ANSWER_MAX_S = HELD_S + 5.0
-"""How long an answer may take."""
 STOP_LOOK_S = 1.0
 """Between two looks at whether training is to rest."""
 CALLS_MAX = 10_000
@@ -56,15 +51,15 @@ class TierTraining(Struct, frozen=True):
         settings: of the servers.
         parts, data: how many parts of the state and data partitions there are.
         ratios: above which the later stages begin.
-        save_every: clocks from one checkpoint in the store to the next.
+        pace: how often all do what.
     """
 
     store: str
     settings: ServerSettings
     parts: int
     data: int
-    ratios: StageRatios
-    save_every: int
+    ratios: StageRatios = StageRatios()
+    pace: TierPace = USUAL
 
 
 class StoredLog:
@@ -73,15 +68,25 @@ class StoredLog:
     Args:
         store: of the run.
         coordinator: how many coordinators there have been.
+        checkpoint: the newest.
+        pace: of calls that fail.
     """
 
-    def __init__(self, store: ObjectTierStore, coordinator: int) -> None:
-        self._store, self._coordinator = store, coordinator
+    def __init__(self, store: ObjectTierStore, coordinator: int, pace: TierPace, checkpoint: StoredClock) -> None:
+        self._store, self._coordinator, self._pace = store, coordinator, pace
         self._newest: ServerLayout | None = None
+        self._checkpoint = checkpoint
 
     async def write(self, layout: ServerLayout) -> bool:
         """Append a layout."""
-        return await asyncio.to_thread(self._store.write_layout, layout)
+        # What was written though its answer was lost is found again, so the same layout is written until it is known.
+        written = await through_outages(lambda: asyncio.to_thread(self._store.write_layout, layout), self._pace)
+        if written and layout.checkpoint != self._checkpoint:
+            # The two newest remain: a machine may still be reading the last one.
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(self._store.delete_checkpoints_before, self._checkpoint)
+            self._checkpoint = layout.checkpoint
+        return written
 
     async def write_status(self, status: TierStatus) -> None:
         """Write the status."""
@@ -111,13 +116,13 @@ class CoordinatorActor:
         self._training = training
         self._store = ObjectTierStore(open_store(training.store))
         layout = self._taken_over(machines)
-        self._report_within_s = START_WITHIN_S if layout.version == 1 else RUNNING_REPORT_WITHIN_S
         self._loop = TierCoordinatorLoop(
-            TierCoordinator(layout, training.ratios, training.save_every, training.settings.clocks),
-            StoredLog(self._store, layout.coordinator),
+            TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
+            StoredLog(self._store, layout.coordinator, training.pace, layout.checkpoint),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
-            self._store.status(),
+            pace=training.pace,
+            status=self._store.status(),
         )
 
     def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
@@ -140,7 +145,7 @@ class CoordinatorActor:
         Raises:
             Superseded: another coordinator has started.
         """
-        self._loop.start(self._report_within_s)
+        self._loop.start()
         watching = asyncio.create_task(self._watch_for_stop())
         try:
             await self._loop.run()
@@ -148,7 +153,8 @@ class CoordinatorActor:
             watching.cancel()
         coordinator = self._loop.coordinator
         if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
-            await asyncio.to_thread(self._store.write_stopped, coordinator.layout.coordinator)
+            number = coordinator.layout.coordinator
+            await through_outages(lambda: asyncio.to_thread(self._store.write_stopped, number), self._training.pace)
 
     async def _watch_for_stop(self) -> None:
         while True:
@@ -177,8 +183,8 @@ class CoordinatorActor:
 class RayLinks:
     """`TierLinks` of a machine, over Ray."""
 
-    def __init__(self, machine: str) -> None:
-        self._machine = machine
+    def __init__(self, machine: str, pace: TierPace) -> None:
+        self._machine, self._answered_within_s = machine, pace.held_s + pace.answered_within_s
         self._actors: dict[str, Any] = {}
 
     async def ask(self, machine: str, question: Question) -> Answer:
@@ -196,7 +202,7 @@ class RayLinks:
             actor = self._actors.get(name)
             if actor is None:
                 actor = self._actors[name] = await asyncio.to_thread(ray.get_actor, name)
-            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), ANSWER_MAX_S)
+            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), self._answered_within_s)
         except (RayError, ValueError, TimeoutError) as error:
             # What the actor itself raised is an answer.
             if isinstance(error, WindfallError):
@@ -227,11 +233,18 @@ class MachineActor:
     ) -> None:
         member = TierMember(machine, layout, training.settings)
         store = ObjectTierStore(open_store(training.store))
-        self._loop = TierLoop(member, RayLinks(machine.name), program(), store, slots)
+        links, self._program = RayLinks(machine.name, training.pace), program()
+        if isinstance(self._program, ScriptProgram):
+            slots = self._program.loop_slots
+        self._loop = TierLoop(member, links, self._program, store, slots=slots, pace=training.pace)
 
     async def run(self) -> None:
         """Serve and compute until training is over; raises as `TierLoop.run`."""
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        finally:
+            if isinstance(self._program, ScriptProgram):
+                await asyncio.to_thread(self._program.close)
 
     async def leave(self, leaving: bool) -> bool:
         """Take in whether this machine is to leave; return whether nothing on it is needed."""

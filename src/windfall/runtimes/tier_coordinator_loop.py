@@ -13,27 +13,14 @@ from typing import Protocol
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_summary import ClockRate, tier_status
 from windfall.errors import StoreError, WindfallError
+from windfall.runtimes.tier_pace import TierPace
 from windfall.structs import replace
 from windfall.terms import WallTime
 from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
-TURN_S = 0.05
-"""Between two looks at what has changed."""
-LOST_AFTER_S = 1.5
-"""A transient machine is lost that has not reported for so long: a loss is known within two seconds."""
-RELIABLE_LOST_AFTER_S = 10.0
-"""A reliable one is: it hardly ever is, and all would be restored from the store for one that was only slow."""
-STATUS_S = 1.0
-"""Between two writes of the status."""
-RATE_OVER_S = 10.0
-"""Over which clocks in a second are counted."""
 LAST_STATUS_TRIES = 10
 """How often the last status is tried."""
-START_WITHIN_S = 60.0
-"""How long the machines of the first layout may take to report for the first time."""
-RUNNING_REPORT_WITHIN_S = 5.0
-"""How long machines that run may take to find a coordinator that has started."""
 
 
 class LostMachine(WindfallError):
@@ -73,6 +60,7 @@ class TierCoordinatorLoop:
         log: where it writes.
         time_s: a monotonic clock [s].
         new_nonce: returns a random name.
+        pace: how often it does what.
         status: the last one that was written.
     """
 
@@ -82,10 +70,13 @@ class TierCoordinatorLoop:
         log: CoordinatorLog,
         time_s: Callable[[], float],
         new_nonce: Callable[[], str],
+        *,
+        pace: TierPace,
         status: TierStatus | None = None,
     ) -> None:
+        self._pace = pace
         self.coordinator, self._log, self._time_s, self._new_nonce = coordinator, log, time_s, new_nonce
-        self._status, self._rate = status, ClockRate(RATE_OVER_S)
+        self._status, self._rate = status, ClockRate(pace.rate_over_s)
         self._ends = asyncio.Event()
         self._machines: dict[str, TierMachine] = {}
         self._awaited: set[str] = set()
@@ -98,8 +89,10 @@ class TierCoordinatorLoop:
         """All that are there."""
         return tuple(self._machines.values())
 
-    def start(self, report_within_s: float) -> None:
-        """Await the machines that the layout names: nothing is decided before each has reported, or had the time to [s]."""
+    def start(self) -> None:
+        """Await the machines that the layout names: nothing is decided before each has reported, or had the time to."""
+        first = self.coordinator.layout.version == 1
+        report_within_s = self._pace.start_within_s if first else self._pace.found_within_s
         for machine in self.coordinator.machines_named():
             self._awaited.add(machine)
             self._lost_at[machine] = self._time_s() + report_within_s
@@ -121,8 +114,8 @@ class TierCoordinatorLoop:
             raise LostMachine(f"machine {report.machine} was silent for too long: others do its work")
         self._awaited.discard(report.machine)
         self._machines[report.machine] = report.about
-        silence_max_s = RELIABLE_LOST_AFTER_S if report.about.reliable else LOST_AFTER_S
-        self._lost_at[report.machine] = self._time_s() + silence_max_s
+        may_be_silent_s = self._pace.reliable_lost_after_s if report.about.reliable else self._pace.lost_after_s
+        self._lost_at[report.machine] = self._time_s() + may_be_silent_s
         self.coordinator.take(report)
         committed = self.coordinator.committed()
         if committed.over:
@@ -139,7 +132,7 @@ class TierCoordinatorLoop:
         try:
             while not (self._all_know_the_end() or reporting.done()):
                 await self.turn()
-                await asyncio.sleep(TURN_S)
+                await asyncio.sleep(self._pace.decide_s)
             self._ends.set()
             await reporting
         finally:
@@ -168,10 +161,10 @@ class TierCoordinatorLoop:
                 if last:
                     return
             if last:
-                await asyncio.sleep(STATUS_S)
+                await asyncio.sleep(self._pace.status_s)
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ends.wait(), STATUS_S)
+                await asyncio.wait_for(self._ends.wait(), self._pace.status_s)
 
     async def turn(self) -> None:
         """Write the next layout if there is one.

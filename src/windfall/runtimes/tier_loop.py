@@ -35,15 +35,9 @@ from windfall.runtimes.tier_messages import (
     SealPush,
     TakeOverPart,
 )
+from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import PushedRows, TierProgram, TurnGivenUp
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
-
-HELD_S = 0.5
-"""How long a question is held for an answer that would be "later"."""
-REPORT_S = 0.1
-"""Between two reports; a machine is lost to its coordinator after some of them."""
-RETRY_S = 0.02
-"""Before a question is asked again that found no machine, or no answer but "later"."""
 
 
 class Unreachable(WindfallError):
@@ -92,12 +86,20 @@ class TierLoop:
         program: what it trains.
         store: where checkpoints are.
         slots: data partitions that compute at once.
+        pace: how often it does what.
     """
 
     def __init__(
-        self, member: TierMember, links: TierLinks, program: TierProgram, store: TierStore, slots: int = 1
+        self,
+        member: TierMember,
+        links: TierLinks,
+        program: TierProgram,
+        store: TierStore,
+        *,
+        slots: int = 1,
+        pace: TierPace = USUAL,
     ) -> None:
-        self.member, self.links, self.program, self.store = member, links, program, store
+        self.member, self.links, self.program, self.store, self.pace = member, links, program, store, pace
         self.table = TableRows(program.rows, len(member.server.layout.parts))
         self.over = self._ended = False
         self._failure: Exception | None = None
@@ -123,7 +125,7 @@ class TierLoop:
                 if self._failure is not None:
                     raise self._failure
                 self._do_what_is_due()
-                await self._change(REPORT_S)
+                await self._change(self.pace.report_s)
         finally:
             self._ended = True
             for task in self._tasks:
@@ -137,7 +139,7 @@ class TierLoop:
         Raises:
             Misuse: a push that no part may keep.
         """
-        held_until = asyncio.get_running_loop().time() + HELD_S
+        held_until = asyncio.get_running_loop().time() + self.pace.held_s
         while True:
             answer = self.member.server.answer(question, sender)
             left_s = held_until - asyncio.get_running_loop().time()
@@ -202,42 +204,48 @@ class TierLoop:
         try:
             answer = await (self.answer(question, target) if here else self.links.ask(target, question))
         except Unreachable:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self.pace.retry_s)
             return
         self.member.counts.message(payload_bytes(answer), payload_bytes(question), here=here)
         self.member.take(question, answer)
         if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self.pace.retry_s)
 
     async def _report(self) -> None:
         while True:
             try:
                 layout, committed = await self.links.report(self.member.report())
             except Unreachable:
-                await asyncio.sleep(REPORT_S)
+                await asyncio.sleep(self.pace.report_s)
                 continue
             self.member.hear(layout, committed)
             self.over = committed.over
             self._changed()
-            await asyncio.sleep(REPORT_S)
+            await asyncio.sleep(self.pace.report_s)
+
+    async def _stored(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Return what a call of the store returns, in the store's own thread; an outage of the store may last."""
+
+        async def once() -> Any:
+            return await asyncio.get_running_loop().run_in_executor(self._storing, call, *arguments)
+
+        return await through_outages(once, self.pace, partial(self.member.counts.add, store_failures=1))
 
     async def _load_data(self, data: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._loaded[data] = await loop.run_in_executor(self._storing, self.program.load, data)
+        self._loaded[data] = await self._stored(self.program.load, data)
         self.member.worker.loaded(data)
 
     async def _read(self, part: int, stored: StoredClock) -> None:
-        loop = asyncio.get_running_loop()
-        if stored == StoredClock():
-            rows = self.table.of_part(part)
-            values = await loop.run_in_executor(self._storing, self.program.first, rows)
-        else:
-            values = await loop.run_in_executor(self._storing, self.store.load, part, stored)
+        first = stored == StoredClock()
+        values = await (
+            self._stored(self.program.first, self.table.of_part(part))
+            if first
+            else self._stored(self.store.load, part, stored)
+        )
         self.member.server.loaded(part, stored, values)
 
     async def _save(self, part: int, stored: StoredClock, values: Values) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._storing, self.store.save, part, stored, values)
+        await self._stored(self.store.save, part, stored, values)
         self.member.server.saved(part, stored)
 
     # -------------------------------------------------------------------------------------------------------- programs
@@ -265,7 +273,7 @@ class TierLoop:
             if found is not None:
                 return self.table.joined(rows, found)
             self._changed()
-            await self._change(HELD_S)
+            await self._change(self.pace.held_s)
         raise TurnGivenUp
 
 

@@ -78,6 +78,7 @@ class TierMember:
             self.worker.loaded_data(),
             self.worker.released(),
             self.server.saved_clocks(),
+            self.server.copied_clocks(),
             self.worker.done(),
             self.counts.now,
         )

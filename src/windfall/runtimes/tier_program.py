@@ -55,6 +55,10 @@ class TierProgram(Protocol):
         """Compute one clock, from 1, of a data partition."""
         ...
 
+
+class Application(TierProgram, Protocol):
+    """A program of an application (`apps`), which a module's `program(settings, partitions)` returns."""
+
     def evaluate(self, values: Values) -> float:
         """Return the loss of a whole table over all training data; lower is better."""
         ...

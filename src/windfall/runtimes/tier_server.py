@@ -202,6 +202,10 @@ class TierServer:
         """Return the newest checkpoint of each part that it has written."""
         return dict(self._saved)
 
+    def copied_clocks(self) -> dict[int, StoredClock]:
+        """Return the newest checkpoint of each part that it has written, or has a copy for."""
+        return {**self._saved, **{part: stored for part, (stored, _) in self._to_save.items()}}
+
     def taken_over(self) -> dict[int, int]:
         """Return each part that it has taken over, with the version of the layout in which the move began."""
         return dict(self._moves)

@@ -44,6 +44,13 @@ class ObjectTierStore:
         # If an answer is lost, the record is there already, with the nonce of the one that wrote it.
         return self._store.create(key, data) or self._store.get(key) == data
 
+    def delete_checkpoints_before(self, stored: StoredClock) -> None:
+        """Delete the checkpoints that are older than one that a layout has named."""
+        for key in self._store.list(tier_files.CHECKPOINTS):
+            found = tier_files.stored_clock_of(key)
+            if found is not None and found < stored:
+                self._store.delete(key)
+
     def ask_to_stop(self, coordinator: int) -> None:
         """Ask a coordinator, and those before it, for a checkpoint after which training rests."""
         self._store.put(tier_files.STOP, tier_files.coordinator_to_bytes(coordinator))
@@ -79,7 +86,7 @@ class ObjectTierStore:
         data = self._store.get(tier_files.failure_key(number))
         return None if data is None else tier_files.failure_from_bytes(data)
 
-    def write_product(self, files: Mapping[str, bytes], loss: float) -> None:
+    def write_product(self, files: Mapping[str, bytes], loss: float | None) -> None:
         """Write what training was for; it counts once this has returned."""
         for name, data in files.items():
             self._store.put(tier_files.product_file_key(name), data)

@@ -12,11 +12,14 @@ tiers/product/done                     their names, written once all are there
 
 from __future__ import annotations
 
+import re
+
 from windfall import codec, tier_status
 from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierFailure, TierProduct
 from windfall.tier_status import TierStatus
 
-STATUS_KEY = "tiers/status"
+STATUS_KEY, CHECKPOINTS = "tiers/status", "tiers/checkpoints/"
+_PART_KEY = re.compile(rf"{CHECKPOINTS}(\d+)-(\d+)/\d+")
 STOP, STOPPED, PRODUCT = "tiers/stop", "tiers/stopped", "tiers/product/done"
 
 
@@ -27,7 +30,13 @@ def layout_key(version: int) -> str:
 
 def checkpoint_part_key(part: int, stored: StoredClock) -> str:
     """Return the key of a part of a checkpoint."""
-    return f"tiers/checkpoints/{stored.term}-{stored.clock}/{part:04d}"
+    return f"{CHECKPOINTS}{stored.term}-{stored.clock}/{part:04d}"
+
+
+def stored_clock_of(key: str) -> StoredClock | None:
+    """Return of which checkpoint a key is a part; None for another key."""
+    found = _PART_KEY.fullmatch(key)
+    return None if found is None else StoredClock(int(found[1]), int(found[2]))
 
 
 def product_file_key(name: str) -> str:
