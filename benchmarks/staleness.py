@@ -82,6 +82,7 @@ def curve(machines: str, staleness: int | None, number: int) -> Curve:
     """Train once; `number` tells repetitions apart."""
     from windfall.policies.layout.tiers import StageRatios
     from windfall.runtimes import tier_actors
+    from windfall.runtimes.tier_pace import TierPace
     from windfall.runtimes.tier_server import ServerSettings
     from windfall.runtimes.tier_store import ObjectTierStore
     from windfall.storage.object_stores import folder_url, open_store
@@ -92,7 +93,7 @@ def curve(machines: str, staleness: int | None, number: int) -> Curve:
         url = folder_url(folder)
         store = ObjectTierStore(open_store(url))
         settings = ServerSettings(staleness, 1, CLOCKS)
-        training = tier_actors.TierTraining(url, settings, PARTS, DATA, StageRatios(), SAVE_EVERY)
+        training = tier_actors.TierTraining(url, settings, PARTS, DATA, StageRatios(), TierPace(save_every=SAVE_EVERY))
         names = [TierMachine(name, name[0] == "r", float(order)) for order, name in enumerate(MACHINES[machines])]
         options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 1000}
         remote = ray.remote(tier_actors.CoordinatorActor).options(name=tier_actors.COORDINATOR, **options)
