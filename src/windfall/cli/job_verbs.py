@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from windfall import codec
-from windfall.cli import bag_verbs, run_reference
+from windfall.cli import bag_verbs, run_reference, tier_verbs
 from windfall.control.controller_views import JobView
 from windfall.core import replay as core_replay
 from windfall.errors import LogDamaged, Misuse, StoreError
@@ -20,8 +20,9 @@ from windfall.events import Row
 from windfall.fleet import TERMINAL, JobPhase, JobSubmitted, MachinesObserved
 from windfall.market import Machine
 from windfall.policies.layout.bag_rules import ROLE
+from windfall.policies.layout.tier_rules import LEADER_SLOT
 from windfall.policies.policy_registry import BAG
-from windfall.report import bag_page
+from windfall.report import bag_page, tier_page
 from windfall.report.bag_types import TriedType, tried_types
 from windfall.report.console import console
 from windfall.spelling import plain
@@ -66,13 +67,26 @@ def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
         for view in [run_reference.find(client, reference) for reference in references]:
             now, bag = WallTime(time.time()), _bag_of(view)
             types = () if bag is None else tried_types(bag.log, _machines_of(client, view.job_id), now)
+            tiers = _tiers_of(view)
             if json_:
                 more = {} if bag is None else {"bag": bag_page.as_json(bag.log, now, view.details, types)}
+                more |= {} if tiers is None else {"tiers": tier_page.as_json(tiers.record)}
                 print(json.dumps(view_as_json(view) | more))
             elif bag is not None:
                 _show_bag(view, bag, types)
             else:
-                _show(view)
+                _show(view, tiers)
+
+
+def _tiers_of(view: JobView) -> tier_verbs.OpenTiers | None:
+    """Return the parameter server of a job; None if it is none, has not begun, or cannot be read now."""
+    if view.run_deleted or all(one["name"] != LEADER_SLOT for one in view.details.get("slots", ())):
+        return None
+    try:
+        return tier_verbs.find_tiers(view.run_url)
+    except (StoreError, LogDamaged) as error:
+        print(f"windfall: the parameter server cannot be read: {error}", file=sys.stderr)
+        return None
 
 
 def _machines_of(client: Client, job_id: str) -> list[Machine]:
@@ -182,7 +196,7 @@ def _usd(amount: float) -> str:
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.2f}"
 
 
-def _show(view: JobView) -> None:
+def _show(view: JobView, tiers: tier_verbs.OpenTiers | None) -> None:
     details = view.details
     screen = console(width=_width())
     money = details.get("money", {})
@@ -210,6 +224,9 @@ def _show(view: JobView) -> None:
     if table.row_count:
         screen.print()
         screen.print(table)
+    if tiers is not None:
+        print()
+        tier_verbs.show(tiers, json_=False)
 
 
 def _losses(machines: int, failures: int) -> str:

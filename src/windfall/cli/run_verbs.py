@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import bag_verbs, job_verbs, run_reference
+from windfall.cli import bag_verbs, job_verbs, run_reference, tier_verbs
 from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
@@ -82,6 +82,9 @@ def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
         if (bag := bag_verbs.find_bag(url)) is not None:
             bag_verbs.show(bag, None, json_=json_)
             continue
+        if (tiers := tier_verbs.find_tiers(url)) is not None:
+            tier_verbs.show(tiers, json_=json_)
+            continue
         _, state = open_run(url, may_start=True)
         newest = max((checkpoint.step for checkpoint in state.checkpoints), default=None)
         died = state.holder is not None and wiring.has_died_here(state.holder)
@@ -139,6 +142,9 @@ def logs(
     if follow and not run_reference.is_url(run):
         return job_verbs.logs_following(run, state)
     url = run_reference.url_of(run, state)
+    if (tiers := tier_verbs.find_tiers(url)) is not None:
+        tier_verbs.print_failures(tiers)
+        return 0
     reader, _ = open_run(url, may_start=True)
     seen: set[str] = set()
     waiting = False
@@ -273,6 +279,14 @@ def get_(
         json_: print one JSON object.
     """
     url = run_reference.url_of(run, state)
+    if (tiers := tier_verbs.find_tiers(url)) is not None:
+        if checkpoint is not None or result is not None:
+            raise Misuse(
+                f"the run at {url} is of a parameter server: leave --checkpoint and --result out to get its product"
+            )
+        _make_folder(folder)
+        tier_verbs.download(tiers, url, folder, json_=json_)
+        return
     reader, run_state = open_run(url)
     if result is not None or results:
         if checkpoint is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from windfall.fleet import ProgressObserved
 from windfall.jobs import Job
 from windfall.ports import Clock, ObjectStore
-from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.runtimes.tier_log import TierLog
 from windfall.terms import JobProgress, Outcome, Term, Unit, WorkDone
 from windfall.tier_layout import ServerLayout
 
@@ -18,7 +18,7 @@ from windfall.tier_layout import ServerLayout
 class TierWatch:
     """`ports.Runtime` of a parameter server; calls come from one thread."""
 
-    def __init__(self, store: ObjectTierStore) -> None:
+    def __init__(self, store: TierLog) -> None:
         self._store = store
         self._layout: ServerLayout | None = None
         self._failures = 0
@@ -58,4 +58,4 @@ def open_runtime(job: Job, store: ObjectStore, clock: Clock, new_nonce: Callable
         new_nonce: returns a random name.
     """
     del job, clock, new_nonce
-    return TierWatch(ObjectTierStore(store))
+    return TierWatch(TierLog(store))

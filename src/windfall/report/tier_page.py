@@ -1,0 +1,106 @@
+"""What `windfall ps JOB` shows of a parameter server in tiers: as lines and a table for a terminal, and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from windfall import codec
+from windfall.structs import Struct
+from windfall.tier_layout import TierFailure, TierProduct
+from windfall.tier_status import TierMachineStatus, TierStatus
+from windfall.units import count_text, size_text
+
+STAGES = {
+    1: "reliable machines serve",
+    2: "transient machines serve, reliable ones back up and compute",
+    3: "transient machines serve, reliable ones only back up",
+}
+"""What machines do in each stage."""
+COLUMNS = ("machine", "serves", "backs up", "data", "turns", "redone", "staleness", "pulled", "pushed")
+
+
+class TierRecord(Struct, frozen=True):
+    """What the run's store says of a parameter server.
+
+    Attributes:
+        status: the newest.
+        product: what training was for; None until it is there.
+        failures: the newest failure of the program, and which one it is; None and 0 without one.
+    """
+
+    status: TierStatus
+    product: TierProduct | None = None
+    failure: TierFailure | None = None
+    failures: int = 0
+
+
+def lines(record: TierRecord) -> list[tuple[str, str]]:
+    """Return labels and texts."""
+    status, product = record.status, record.product
+    stage = "no reliable machine is there: all wait for one" if status.stage is None else STAGES[status.stage]
+    moves = f"layout {status.layout}, {count_text(status.coordinator, 'coordinator', 'coordinators')} so far"
+    rate = "" if status.over else f", {status.clocks_per_s:.3g} a second"
+    found = [
+        ("stage", f"{'-' if status.stage is None else status.stage}: {stage} ({moves})"),
+        ("clock", f"{status.clock:,} of {status.clocks:,}{rate}"),
+        ("redone", _redone(status)),
+    ]
+    if record.failure is not None:
+        found.append(
+            ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
+        )
+    if product is not None:
+        files = ", ".join(f"{name} ({size_text(size)})" for name, size in product.files.items())
+        loss = "" if product.loss is None else f"; loss {product.loss:.6g}"
+        found.append(("product", f"{files}{loss}"))
+    return found
+
+
+def _redone(status: TierStatus) -> str:
+    backs = count_text(status.rollbacks, "roll-back", "roll-backs")
+    restores = count_text(status.restores, "return to a checkpoint", "returns to a checkpoint")
+    gone = f"{count_text(status.lost, 'machine', 'machines')} lost, {status.left} left with notice"
+    return f"{count_text(status.clocks_redone, 'clock', 'clocks')}, by {backs} and {restores}; {gone}"
+
+
+def rows(status: TierStatus) -> list[tuple[str, ...]]:
+    """Return a row for each machine, of `COLUMNS`; the sizes are what came from and went to other machines."""
+    return [_row(machine) for machine in status.machines]
+
+
+def _row(machine: TierMachineStatus) -> tuple[str, ...]:
+    counted = machine.counters
+    staleness = f"{counted.staleness_mean:.2f}, at most {counted.staleness_max}" if counted.reads else "-"
+    return (
+        machine.name + (" (leaving)" if machine.leaving else ""),
+        _numbers(machine.serves),
+        _numbers(machine.backs_up),
+        _numbers(machine.data),
+        f"{counted.turns:,}",
+        f"{counted.redone:,}",
+        staleness,
+        size_text(counted.pulled_bytes),
+        size_text(counted.pushed_bytes),
+    )
+
+
+def _numbers(found: Sequence[int]) -> str:
+    """Return numbers as text; a stretch of three or more as its ends."""
+    texts: list[str] = []
+    left = sorted(found)
+    while left:
+        end = 0
+        while end + 1 < len(left) and left[end + 1] == left[end] + 1:
+            end += 1
+        texts += [f"{left[0]}-{left[end]}"] if end > 1 else [str(one) for one in left[: end + 1]]
+        left = left[end + 1 :]
+    return ",".join(texts) or "-"
+
+
+def as_json(record: TierRecord) -> dict[str, Any]:
+    """Return a record as data; units are in the names."""
+    found: dict[str, Any] = {"status": codec.encode(record.status), "failures": record.failures}
+    for name, value in (("product", record.product), ("failure", record.failure)):
+        found[name] = None if value is None else codec.encode(value)
+    return found
