@@ -101,6 +101,48 @@ def test_topics_are_found_and_counts_equal_a_recount_after_a_roll_back() -> None
     assert program.evaluate(values) < program.evaluate(computed_alone(program, 2))
 
 
+def test_each_topic_is_drawn_by_equation_5() -> None:
+    """As numpy computes it token by token, each from the counts without its own topic; some have none yet."""
+    rng = np.random.default_rng(6)
+    topics_all, words_all, alpha, beta = 19, 7, 0.3, 0.02
+    documents, words = np.repeat(np.arange(4), 25), rng.integers(0, words_all, 100)
+    topics, drawn = rng.integers(0, topics_all + 1, 100), rng.random(100)
+    counts = np.zeros((words_all + 1, topics_all))
+    np.add.at(counts, (words[topics > 0], topics[topics > 0] - 1), 1.0)
+    counts[-1] = counts[:-1].sum(axis=0)
+    found, found_counts = topics.copy(), counts.copy()
+
+    lda.draw_topics(found_counts, found, documents, words, drawn, np.array([alpha, beta, beta * words_all]))
+
+    for token in range(100):
+        if topics[token]:
+            counts[[words[token], -1], topics[token] - 1] -= 1
+        others = (documents == documents[token]) & (np.arange(100) != token)
+        in_document = np.bincount(topics[others], minlength=topics_all + 1)[1:]
+        weights = (in_document + alpha) * (counts[words[token]] + beta) / (counts[-1] + beta * words_all)
+        topics[token] = 1 + np.searchsorted(np.cumsum(weights), drawn[token] * weights.sum(), "right")
+        counts[[words[token], -1], topics[token] - 1] += 1
+    assert np.array_equal(found, topics)
+    assert np.array_equal(found_counts, counts)
+
+
+def test_steps_of_the_factorisation_are_those_of_the_gradient() -> None:
+    """As numpy computes them, rating by rating."""
+    rng = np.random.default_rng(7)
+    factors = rng.standard_normal((9, 5)).astype(np.float32)
+    users, items = rng.integers(0, 4, 40).astype(np.int32), rng.integers(4, 9, 40).astype(np.int32)
+    values, found = rng.standard_normal(40).astype(np.float32), factors.copy()
+
+    mf.descend(found, users, items, values, np.float32(0.1), np.float32(0.3))
+
+    for user, item, value in zip(users, items, values, strict=True):
+        before, other = factors[user].copy(), factors[item].copy()
+        error = value - before @ other
+        factors[user] += np.float32(0.1) * (error * other - np.float32(0.3) * before)
+        factors[item] += np.float32(0.1) * (error * before - np.float32(0.3) * other)
+    assert found == pytest.approx(factors, abs=1e-5)
+
+
 def test_logistic_regression_learns_classes_and_loses_no_bit_with_its_machines() -> None:
     """Three clouds of points: nearly all are told apart."""
     rng = np.random.default_rng(3)
@@ -244,9 +286,10 @@ def small_library(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     kinds = [["socket", "server", "client"], ["matrix", "vector", "scalar"]]
     for number in range(8):
         words = " ".join(kinds[number % 2][(number + place) % 3] for place in range(40))
-        (folder / f"m{number}.py").write_text(f"def f{number}(): return '{words}'\n")
+        (folder / f"m{number}.py").write_text(f"def f{number}(): return 'common {words}'\n")
     (folder / "test").mkdir()
-    (folder / "test" / "m9.py").write_text("unwanted = 'unwanted'")
+    for number in range(2):
+        (folder / "test" / f"m{number}.py").write_text("unwanted = 'unwanted'")
     monkeypatch.setattr(data_files.sysconfig, "get_path", lambda _: str(folder))
 
 
