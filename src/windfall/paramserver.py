@@ -36,7 +36,7 @@ from windfall.errors import Misuse
 from windfall.wire import environment
 from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptChannel
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 20
 """What is copied and then checked at once, so that the check finds it in the cache."""
 PUSHES_AHEAD = 8
 """Pushes that the machine need not have taken yet when the next one is sent."""
