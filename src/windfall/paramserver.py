@@ -34,10 +34,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from windfall.errors import Misuse
 from windfall.wire import environment
-from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptChannel
+from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptChannel, chunks
 
-CHUNK_BYTES = 1 << 20
-"""What is copied and then checked at once, so that the check finds it in the cache."""
 PUSHES_AHEAD = 8
 """Pushes that the machine need not have taken yet when the next one is sent."""
 Rows = NDArray[np.int64]
@@ -371,12 +369,11 @@ def _end_with_machine(file: int, over: threading.Event) -> None:
 
 
 def _copy_checked(rows: Rows, given: Values, out: Values) -> None:
-    lines = max(1, CHUNK_BYTES // max(1, out.shape[1] * out.itemsize))
     with np.errstate(all="ignore"):
-        for start in range(0, len(rows), lines):
-            part = out[start : start + lines]
-            part[...] = given[start : start + lines]
-            _check_finite(rows[start : start + lines], part, "the change")
+        for part in chunks(len(rows), out.shape[1] * out.itemsize):
+            out[part] = given[part]
+            # It is still in the cache.
+            _check_finite(rows[part], out[part], "the change")
 
 
 def _check_finite(rows: Rows, values: Values, what: str) -> None:

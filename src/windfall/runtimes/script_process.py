@@ -12,14 +12,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from windfall.errors import Misuse, WindfallError
 from windfall.runtimes.parameter_partition import Rows, RowValues, Values
 from windfall.runtimes.tier_program import Table, TurnGivenUp
 from windfall.structs import Struct
 from windfall.wire import environment
-from windfall.wire.script_channel import DTYPES, ChannelEnded, Message, MessageKind, ScriptChannel
+from windfall.wire.script_channel import DTYPES, ChannelEnded, Message, MessageKind, ScriptChannel, chunks
 
 EXIT_WITHIN_S = 5.0
 """How long a script that has closed its channel may take to exit."""
@@ -212,7 +210,8 @@ class ScriptProcess:
 
     def _give(self, rows: Rows, values: Values) -> None:
         draft = self._channel.draft(len(rows), values=True)
-        np.copyto(draft.values, values)
+        for part in chunks(len(rows), values.shape[1] * values.itemsize):
+            draft.values[part] = values[part]
         self._send(MessageKind.VALUES, draft=draft)
 
     def _announce(self, kind: MessageKind, first: int = 0, second: int = 0) -> None:
