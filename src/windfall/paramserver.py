@@ -83,11 +83,13 @@ class Opened(NamedTuple):
         channel: to the machine.
         partitions: how many data partitions there are.
         seed: of the whole training.
+        group: process group of the script, which is the machine's to end.
     """
 
     channel: ScriptChannel
     partitions: int
     seed: int
+    group: int
 
 
 class TableForm(NamedTuple):
@@ -123,7 +125,8 @@ class Server:
         self._not_taken = 0
         self._over = threading.Event()
         self._channel.send(MessageKind.TABLE, (rows, width, DTYPES.index(dtype)))
-        threading.Thread(target=_end_with_machine, args=(self._channel.fileno(), self._over), daemon=True).start()
+        watched = (self._channel.fileno(), opened.group, self._over)
+        threading.Thread(target=_end_with_machine, args=watched, daemon=True).start()
 
     def turns(self) -> Iterator[Turn]:
         """Return the turns of this process, until training is over.
@@ -322,7 +325,12 @@ def connect(*, rows: int, width: int, first: First, dtype: Any = np.float32) -> 
 
 
 def wrap(model: Any, optimizer: Any, *stateful: Any, width: int = 1024) -> Server:
-    """Train a torch model on the parameter server, and return it: see `windfall.sdk.wrapped_model`.
+    """Train a torch model on the parameter server, and return the server.
+
+    Each turn begins with the parameters that the server has, without gradients, and ends with a push of how they have changed,
+    divided by the number of data partitions: a clock moves them by the mean of what these found.  The optimizer's state,
+    BatchNorm's statistics and schedules belong to the data partition, and are part of the table too.  Generators of random
+    numbers are seeded for each turn.  `windfall.sdk.wrapped_model` says why.
 
     Args:
         model: a `torch.nn.Module`, with the same weights in each process: seed torch before it is built.
@@ -356,16 +364,16 @@ def opened() -> Opened:
     channel = ScriptChannel(connection)
     message = channel.receive()
     assert message.kind is MessageKind.WELCOME, message
-    return Opened(channel, message.numbers[0], message.numbers[1])
+    return Opened(channel, *message.numbers)
 
 
-def _end_with_machine(file: int, over: threading.Event) -> None:
-    """Wait until the machine's process is gone, and end this one with all that it has started, unless training is over."""
+def _end_with_machine(file: int, group: int, over: threading.Event) -> None:
+    """Wait until the machine's process is gone, and end this one with all of its group, unless training is over."""
     waiting = select.poll()
     waiting.register(file, 0)
     waiting.poll()
-    if not over.is_set() and os.getpgrp() == os.getpid():
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if not over.is_set() and os.getpgrp() == group:
+        os.killpg(group, signal.SIGKILL)
 
 
 def _copy_checked(rows: Rows, given: Values, out: Values) -> None:

@@ -19,6 +19,8 @@ from windfall.structs import Struct
 from windfall.wire import environment
 from windfall.wire.script_channel import DTYPES, ChannelEnded, Message, MessageKind, ScriptChannel, chunks
 
+KILLED = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a shell reports as 128 more, when they have ended the program that it waits for."""
 EXIT_WITHIN_S = 5.0
 """How long a script that has closed its channel may take to exit."""
 
@@ -28,7 +30,7 @@ class ScriptFailed(WindfallError):
 
 
 class ScriptGone(Exception):
-    """A script's process has ended; `status` is that of `subprocess.Popen.returncode`."""
+    """A script's process has ended; `status` is its exit status, or less than 0: the signal that has killed it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -113,7 +115,7 @@ class ScriptProcess:
         self._waiting.register(self._ended, select.POLLIN)
         self._reader = threading.Thread(target=self._pass_on_stderr, daemon=True)
         self._reader.start()
-        self._announce(MessageKind.WELCOME, command.data, command.seed)
+        self._send(MessageKind.WELCOME, (command.data, command.seed, self.pid))
 
     # ------------------------------------------------------------------------------------------------------- what is said to it
 
@@ -243,7 +245,7 @@ class ScriptProcess:
     def _gone(self) -> ScriptGone:
         status = self.end(EXIT_WITHIN_S)
         self.close()
-        return ScriptGone(status)
+        return ScriptGone(128 - status if status - 128 in KILLED else status)
 
     def _pass_on_stderr(self) -> None:
         stream = self._process.stderr

@@ -47,7 +47,7 @@ class MessageKind(enum.IntEnum):
     """What a message is; the names are those of what the sender does or gives."""
 
     WELCOME = 1
-    """Machine: numbers of data partitions, and the seed."""
+    """Machine: how many data partitions there are, the seed, and the script's process group."""
     TABLE = 2
     """Script: rows, width and dtype of the table."""
     FIRST = 3
