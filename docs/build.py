@@ -40,6 +40,11 @@ ADAPTERS = (
     ),
     ("Hugging Face Trainer. [How to](../howto/transformers.md).", "windfall.sdk.transformers", ("WindfallCallback",)),
     ("Lightning. [How to](../howto/lightning.md).", "windfall.sdk.lightning", ("WindfallCallback",)),
+    (
+        "Scripts on a parameter server, which no job file reaches yet. [Design](../design.md#a-parameter-server-in-tiers).",
+        "windfall.paramserver",
+        ("connect", "wrap", "Server", "Turn"),
+    ),
 )
 HEAD = "<!-- Made by docs/build.py from {source}: change it there, then `make docs`. -->\n\n"
 

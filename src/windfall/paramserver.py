@@ -34,10 +34,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from windfall.errors import Misuse
 from windfall.wire import environment
-from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptChannel
+from windfall.wire.script_channel import DTYPES, Message, MessageKind, ScriptChannel, chunks
 
-CHUNK_BYTES = 1 << 18
-"""What is copied and then checked at once, so that the check finds it in the cache."""
 PUSHES_AHEAD = 8
 """Pushes that the machine need not have taken yet when the next one is sent."""
 Rows = NDArray[np.int64]
@@ -85,11 +83,13 @@ class Opened(NamedTuple):
         channel: to the machine.
         partitions: how many data partitions there are.
         seed: of the whole training.
+        group: process group of the script, which is the machine's to end.
     """
 
     channel: ScriptChannel
     partitions: int
     seed: int
+    group: int
 
 
 class TableForm(NamedTuple):
@@ -125,7 +125,8 @@ class Server:
         self._not_taken = 0
         self._over = threading.Event()
         self._channel.send(MessageKind.TABLE, (rows, width, DTYPES.index(dtype)))
-        threading.Thread(target=_end_with_machine, args=(self._channel.fileno(), self._over), daemon=True).start()
+        watched = (self._channel.fileno(), opened.group, self._over)
+        threading.Thread(target=_end_with_machine, args=watched, daemon=True).start()
 
     def turns(self) -> Iterator[Turn]:
         """Return the turns of this process, until training is over.
@@ -324,7 +325,12 @@ def connect(*, rows: int, width: int, first: First, dtype: Any = np.float32) -> 
 
 
 def wrap(model: Any, optimizer: Any, *stateful: Any, width: int = 1024) -> Server:
-    """Train a torch model on the parameter server, and return it: see `windfall.sdk.wrapped_model`.
+    """Train a torch model on the parameter server, and return the server.
+
+    Each turn begins with the parameters that the server has, without gradients, and ends with a push of how they have changed,
+    divided by the number of data partitions: a clock moves them by the mean of what these found.  The optimizer's state,
+    BatchNorm's statistics and schedules belong to the data partition, and are part of the table too.  Generators of random
+    numbers are seeded for each turn.  `windfall.sdk.wrapped_model` says why.
 
     Args:
         model: a `torch.nn.Module`, with the same weights in each process: seed torch before it is built.
@@ -358,25 +364,24 @@ def opened() -> Opened:
     channel = ScriptChannel(connection)
     message = channel.receive()
     assert message.kind is MessageKind.WELCOME, message
-    return Opened(channel, message.numbers[0], message.numbers[1])
+    return Opened(channel, *message.numbers)
 
 
-def _end_with_machine(file: int, over: threading.Event) -> None:
-    """Wait until the machine's process is gone, and end this one with all that it has started, unless training is over."""
+def _end_with_machine(file: int, group: int, over: threading.Event) -> None:
+    """Wait until the machine's process is gone, and end this one with all of its group, unless training is over."""
     waiting = select.poll()
     waiting.register(file, 0)
     waiting.poll()
-    if not over.is_set() and os.getpgrp() == os.getpid():
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if not over.is_set() and os.getpgrp() == group:
+        os.killpg(group, signal.SIGKILL)
 
 
 def _copy_checked(rows: Rows, given: Values, out: Values) -> None:
-    lines = max(1, CHUNK_BYTES // max(1, out.shape[1] * out.itemsize))
     with np.errstate(all="ignore"):
-        for start in range(0, len(rows), lines):
-            part = out[start : start + lines]
-            part[...] = given[start : start + lines]
-            _check_finite(rows[start : start + lines], part, "the change")
+        for part in chunks(len(rows), out.shape[1] * out.itemsize):
+            out[part] = given[part]
+            # It is still in the cache.
+            _check_finite(rows[part], out[part], "the change")
 
 
 def _check_finite(rows: Rows, values: Values, what: str) -> None:

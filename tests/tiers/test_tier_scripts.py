@@ -320,7 +320,11 @@ def test_closing_ends_a_process_in_the_midst_of_a_turn_and_all_that_it_started(t
     _wait_until_ended(pids)
 
 
-def test_a_script_ends_with_the_process_of_its_machine(tmp_path: Path) -> None:
+IN_A_SHELL = ["sh", "-c", '"$@"; exit $?', "sh"]
+
+
+@pytest.mark.parametrize("shell", [[], IN_A_SHELL], ids=["alone", "in a shell"])
+def test_a_script_ends_with_the_process_of_its_machine(tmp_path: Path, shell: list[str]) -> None:
     """The machine is killed while the script sleeps, and no call would notice."""
     code = (
         "import os, sys, numpy as np; from windfall.runtimes.tier_script import ScriptProgram\n"
@@ -328,12 +332,21 @@ def test_a_script_ends_with_the_process_of_its_machine(tmp_path: Path) -> None:
         "program = ScriptProgram.start(sys.argv[1:], '.', dict(os.environ), 1, 4); program.compute(0, 1, Table())"
     )
     script = [sys.executable, str(SCRIPTS / "sleeping_script.py"), str(tmp_path / "pids")]
-    machine = subprocess.Popen([sys.executable, "-c", code, *script])
+    machine = subprocess.Popen([sys.executable, "-c", code, *shell, *script])
     pids = _written(tmp_path / "pids")
     machine.kill()
     machine.wait()
 
     _wait_until_ended(pids)
+
+
+def test_a_script_that_is_killed_within_a_shell_counts_as_killed() -> None:
+    """The shell exits with 128 more than the signal's number."""
+    argv = [*IN_A_SHELL, sys.executable, str(MISTAKES), "kills itself"]
+    program = ScriptProgram.start(argv, ".", dict(os.environ), 1, DATA, restarts=1)
+    with pytest.raises(ScriptFailed, match=f"was killed by signal 9 {IN_TURN}, and 2 times in all"):
+        program.compute(0, 3, OneTable(np.zeros((12, 2))))
+    program.close()
 
 
 def _written(path: Path) -> list[int]:

@@ -12,15 +12,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from windfall.errors import Misuse, WindfallError
 from windfall.runtimes.parameter_partition import Rows, RowValues, Values
 from windfall.runtimes.tier_program import Table, TurnGivenUp
 from windfall.structs import Struct
 from windfall.wire import environment
-from windfall.wire.script_channel import DTYPES, ChannelEnded, Message, MessageKind, ScriptChannel
+from windfall.wire.script_channel import DTYPES, ChannelEnded, Message, MessageKind, ScriptChannel, chunks
 
+KILLED = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a shell reports as 128 more, when they have ended the program that it waits for."""
 EXIT_WITHIN_S = 5.0
 """How long a script that has closed its channel may take to exit."""
 
@@ -30,7 +30,7 @@ class ScriptFailed(WindfallError):
 
 
 class ScriptGone(Exception):
-    """A script's process has ended; `status` is that of `subprocess.Popen.returncode`."""
+    """A script's process has ended; `status` is its exit status, or less than 0: the signal that has killed it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -115,7 +115,7 @@ class ScriptProcess:
         self._waiting.register(self._ended, select.POLLIN)
         self._reader = threading.Thread(target=self._pass_on_stderr, daemon=True)
         self._reader.start()
-        self._announce(MessageKind.WELCOME, command.data, command.seed)
+        self._send(MessageKind.WELCOME, (command.data, command.seed, self.pid))
 
     # ------------------------------------------------------------------------------------------------------- what is said to it
 
@@ -212,7 +212,8 @@ class ScriptProcess:
 
     def _give(self, rows: Rows, values: Values) -> None:
         draft = self._channel.draft(len(rows), values=True)
-        np.copyto(draft.values, values)
+        for part in chunks(len(rows), values.shape[1] * values.itemsize):
+            draft.values[part] = values[part]
         self._send(MessageKind.VALUES, draft=draft)
 
     def _announce(self, kind: MessageKind, first: int = 0, second: int = 0) -> None:
@@ -244,7 +245,7 @@ class ScriptProcess:
     def _gone(self) -> ScriptGone:
         status = self.end(EXIT_WITHIN_S)
         self.close()
-        return ScriptGone(status)
+        return ScriptGone(128 - status if status - 128 in KILLED else status)
 
     def _pass_on_stderr(self) -> None:
         stream = self._process.stderr

@@ -32,7 +32,9 @@ LOOK_AGAIN_S = 0.25
 
 
 class ScriptProgram:
-    """`TierProgram` whose turns a script computes; created by `start`, and ended by `close`.
+    """`TierProgram` whose turns a script computes; created by `start`.
+
+    It must be ended by `close`, after an error too: threads that compute wait for the script, and this process for them.
 
     Attributes:
         rows: of the table.

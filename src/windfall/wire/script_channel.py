@@ -18,7 +18,7 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ COPIED_BYTES = 1 << 18
 MAPPED_MAX = 128
 """Buffers of the other side that may be in use; each is an open file here, so with more, all that is received is copied."""
 ALIGNED_BYTES = 64
+CHUNK_BYTES = 1 << 20
+"""What is copied at once: less than the cache, so that the copy is still there, and shared memory is written faster."""
 DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
 """What a table may hold, by the number that messages have for it."""
 
@@ -45,7 +47,7 @@ class MessageKind(enum.IntEnum):
     """What a message is; the names are those of what the sender does or gives."""
 
     WELCOME = 1
-    """Machine: numbers of data partitions, and the seed."""
+    """Machine: how many data partitions there are, the seed, and the script's process group."""
     TABLE = 2
     """Script: rows, width and dtype of the table."""
     FIRST = 3
@@ -184,7 +186,7 @@ class ScriptChannel:
         for number in numbers[released:]:
             del self._theirs[number]
         for file in files:
-            self._theirs[buffer] = mmap.mmap(file, size)
+            self._theirs[buffer] = _mapped(file, size)
             os.close(file)
         if not buffer:
             empty = np.empty((0, self.width), self.dtype)
@@ -213,12 +215,14 @@ class ScriptChannel:
                 self._dropped.append(number)
         self._free.clear()
         self._number += 1
-        size = max(BUFFER_MIN_BYTES, 1 << (size - 1).bit_length())
+        # At most an eighth more than wanted, so that what grows a little finds room where it was.
+        step = 1 << max(0, (size - 1).bit_length() - 4)
+        size = max(BUFFER_MIN_BYTES, -(-size // step) * step)
         file = os.memfd_create("windfall-values", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(file, size)
         # A file that shrank would kill its readers.
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._buffers[self._number], self._unsent[self._number] = mmap.mmap(file, size), file
+        self._buffers[self._number], self._unsent[self._number] = _mapped(file, size), file
         return self._number
 
     def _arrays(
@@ -229,6 +233,17 @@ class ScriptChannel:
         start, size = _offset(rows), lines * self.width * self.dtype.itemsize
         values = whole[start : start + size].view(self.dtype).reshape(lines, self.width)
         return whole, whole[: rows * 8].view(np.int64), values
+
+
+def chunks(lines: int, line_bytes: int) -> Iterator[slice]:
+    """Return the slices in which lines are copied."""
+    step = max(1, CHUNK_BYTES // max(1, line_bytes))
+    return (slice(start, start + step) for start in range(0, lines, step))
+
+
+def _mapped(file: int, size: int) -> mmap.mmap:
+    """Map a file with all of its memory at once: page by page takes longer, and what it leaves is slower to write."""
+    return mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
 
 def _offset(rows: int) -> int:
