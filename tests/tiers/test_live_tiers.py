@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -149,9 +150,10 @@ def processes(rig: Rig, words: str) -> dict[int, str]:
         if words not in line:
             continue
         with contextlib.suppress(OSError):
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            owner = next((one for one in environ if one.startswith(b"WINDFALL_MACHINE_ID=")), b"=")
-            found[pid] = owner.partition(b"=")[2].decode()
+            # Everything on a machine runs on its disk.
+            place = re.search(r"/machines/(m-\w+)/", os.readlink(f"/proc/{pid}/cwd") + "/")
+            if place is not None:
+                found[pid] = place[1]
     return found
 
 
