@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,21 +28,21 @@ from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
 from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
-from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace
+from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace, TierNodePorts
 from windfall.runtimes.tier_pace import TierPace
-from windfall.runtimes.tier_program import Application, TierProgram
+from windfall.runtimes.tier_program import TierApplication, TierProgram
 from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct
-from windfall.terms import Notice, NoticeLevel, Outcome, Step, Term
+from windfall.terms import Notice, NoticeLevel, Outcome, Seconds, Step, Term
 from windfall.tier_layout import CommittedClock, ServerLayout, TierFailure, TierMachine
 
 _STORE_SHARE = 0.2
 """Share of a machine's memory for messages that are on their way."""
 _STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
-_ASK_AGAIN_S = 0.25
+_ASK_AGAIN_S = Seconds(0.25)
 _SIGTERM, _SIGINT = 15, 2
 
 
@@ -56,7 +55,7 @@ def failure_text(error: Exception) -> str:
     return str(error) if isinstance(error, WindfallError) else f"the program raised {type(error).__name__}: {error}"
 
 
-class _Wishes:
+class _Departure:
     """Whether this machine is to leave, and at once; written by threads."""
 
     def __init__(self) -> None:
@@ -91,14 +90,15 @@ class _Assignment:
         return self._body
 
 
-class _Machine(Struct):
+class _TierMachineProgram(Struct):
     """What a machine's program knows of itself."""
 
     request: ExecRequest
     job: TierJob
     assignment: _Assignment
-    wishes: _Wishes
+    departure: _Departure
     status: StatusFile
+    clock: SystemClock
 
 
 def run_machine(request: ExecRequest, signals_fd: int, folder: str) -> int:
@@ -119,25 +119,29 @@ def run_machine(request: ExecRequest, signals_fd: int, folder: str) -> int:
         raise Misuse(f"runtime paramserver {error}") from error
     sys.path.insert(0, request.cwd)
     _check_program(job)
-    clock, wishes = SystemClock(), _Wishes()
-    machine = _Machine(request, job, _Assignment(request, clock), wishes, StatusFile(request.status, clock))
-    threading.Thread(target=wishes.hear, args=(signals_fd,), name="signals", daemon=True).start()
+    clock, departure = SystemClock(), _Departure()
+    machine = _TierMachineProgram(
+        request, job, _Assignment(request, clock), departure, StatusFile(request.status, clock), clock
+    )
+    threading.Thread(target=departure.hear, args=(signals_fd,), name="signals", daemon=True).start()
     if request.notices is not None:
         relay = RelayedNotices(request.notices, clock, ())
-        threading.Thread(target=relay.watch, args=(wishes.deliver, lambda: False), name="notices", daemon=True).start()
+        threading.Thread(
+            target=relay.watch, args=(departure.deliver, lambda: False), name="notices", daemon=True
+        ).start()
     while not machine.assignment.body.get(tier_rules.HEAD) or not machine.assignment.body.get(tier_rules.ADDRESS):
-        if wishes.leaving:
+        if departure.leaving:
             return EXIT_RETRY
-        time.sleep(_ASK_AGAIN_S)
+        clock.sleep(_ASK_AGAIN_S)
     return _trained(machine, folder)
 
 
-def _trained(machine: _Machine, folder: str) -> int:
+def _trained(machine: _TierMachineProgram, folder: str) -> int:
     request, job, body = machine.request, machine.job, dict(machine.assignment.body)
     leads = bool(body[tier_rules.LEADS])
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
-    about = TierMachine(name, request.role == tier_rules.RELIABLE, time.time(), speed=_cpus(request))
+    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_cpus(request))
     settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
     training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
     program: Callable[[], TierProgram] = partial(
@@ -145,14 +149,14 @@ def _trained(machine: _Machine, folder: str) -> int:
     )
     if job.app:
         program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
-    node = TierNode(place, about, training, program, _log)
+    node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     try:
         node.start()
         while not node.turn():
-            if machine.wishes.at_once or machine.assignment.body != body:
+            if machine.departure.at_once or machine.assignment.body != body:
                 return EXIT_RETRY
-            if node.leave(leaving=machine.wishes.leaving) and machine.wishes.leaving:
+            if node.leave(leaving=machine.departure.leaving) and machine.departure.leaving:
                 return EXIT_RETRY
             _show(machine, *node.state())
         layout = store.newest_layout()
@@ -184,12 +188,12 @@ def _slots(request: ExecRequest) -> int:
     return max(1, int(_cpus(request)))
 
 
-def _show(machine: _Machine, layout: ServerLayout, committed: CommittedClock) -> None:
+def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: CommittedClock) -> None:
     saved = Step(layout.checkpoint.clock)
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
 
 
-def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> Application:
+def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierApplication:
     """Return the program of an application.
 
     Args:
@@ -204,7 +208,7 @@ def open_application(app: str, settings: Mapping[str, Any], partitions: int, fol
     if folder not in sys.path:
         sys.path.insert(0, folder)
     os.chdir(folder)
-    made: Application = importlib.import_module(app).program(settings, partitions)
+    made: TierApplication = importlib.import_module(app).program(settings, partitions)
     return made
 
 
@@ -261,7 +265,7 @@ def _host(address: str) -> str:
     return f"127.1.{int(port) >> 8}.{int(port) & 255}" if loopback else host
 
 
-def _store_product(machine: _Machine, store: ObjectTierStore, layout: ServerLayout) -> None:
+def _store_product(machine: _TierMachineProgram, store: ObjectTierStore, layout: ServerLayout) -> None:
     """Write what training was for, unless it is there: of a script, the table itself."""
     if store.product() is not None:
         return

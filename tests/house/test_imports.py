@@ -97,6 +97,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         },
         frozenset({"ray"}),
     ),
+    "runtimes.tier_node": (WORDS | {"wire", "storage", "runtimes"}, frozenset({"ray"})),
     "runtimes.tier_coordinator_loop": (
         WORDS | {"runtimes", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
         NONE,
@@ -142,6 +143,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "wiring_control": (ANY, ANY),
     "wiring_node_agent": (ANY, ANY),
     "wiring_items": (ANY, ANY),
+    "wiring_tiers": (ANY, ANY),
     "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
     "cli.executor_calls": (ANY, frozenset({"cloudpickle"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
@@ -157,7 +159,10 @@ VALUES = "structs"
 """Who may import the base of values may import the library behind it."""
 TOP_FLOOR = frozenset({"drill", "lab"})
 ROOMS_ABOVE = (
-    frozenset({"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "wiring_items", "cli"}) | TOP_FLOOR
+    frozenset(
+        {"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "wiring_items", "wiring_tiers", "cli"}
+    )
+    | TOP_FLOOR
 )
 
 

@@ -18,35 +18,8 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 # Module -> why no verb reaches it.
 UNREACHED: dict[str, str] = {
     **dict.fromkeys(
-        (
-            "windfall.apps.app_settings",
-            "windfall.apps.data_files",
-            "windfall.apps.lda",
-            "windfall.apps.mf",
-            "windfall.apps.mlr",
-            "windfall.tier_layout",
-            "windfall.core.tier_coordinator",
-            "windfall.core.tier_decisions",
-            "windfall.core.tier_summary",
-            "windfall.tier_status",
-            "windfall.runtimes.tier_counts",
-            "windfall.runtimes.parameter_partition",
-            "windfall.runtimes.script_process",
-            "windfall.runtimes.table_rows",
-            "windfall.runtimes.tier_actors",
-            "windfall.runtimes.tier_coordinator_loop",
-            "windfall.runtimes.tier_loop",
-            "windfall.runtimes.tier_pace",
-            "windfall.runtimes.tier_program",
-            "windfall.runtimes.tier_script",
-            "windfall.runtimes.tier_member",
-            "windfall.runtimes.tier_messages",
-            "windfall.runtimes.tier_server",
-            "windfall.runtimes.tier_store",
-            "windfall.runtimes.tier_worker",
-            "windfall.wire.tier_files",
-        ),
-        "the parameter server, whose runtime is being built from it",
+        ("windfall.apps.lda", "windfall.apps.mlr"),
+        "an application of the parameter server, which job files name; no other module does",
     ),
 }
 

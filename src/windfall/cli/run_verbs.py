@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.markup import escape
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import bag_verbs, job_verbs, run_reference, tier_verbs
+from windfall.cli import bag_verbs, job_verbs, run_reference, run_results, tier_verbs
 from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, StateFolder, Switch
 from windfall.core import replay as core_replay
@@ -25,10 +24,10 @@ from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
 from windfall.linux.random_names import new_nonce
 from windfall.report.console import console
-from windfall.spelling import nearest, plain
+from windfall.spelling import plain
 from windfall.storage import object_stores, restore, run_log, spool_journal
 from windfall.storage.store_operations import get, keys_under
-from windfall.terms import Cause, Checkpoint, CheckpointRef, Outcome, Result, RunState, Step, Term
+from windfall.terms import Cause, Checkpoint, CheckpointRef, Outcome, RunState, Step, Term
 from windfall.units import duration_s, duration_text, size_text
 from windfall.wire.run_layout import OUTPUT, inbox_key
 
@@ -241,7 +240,7 @@ def checkpoints(run: str, /, *, results: Switch = False, state: StateFolder = No
     """
     _, run_state = open_run(run_reference.url_of(run, state))
     if results:
-        _show_results(run_state, json_=json_)
+        run_results.show_results(run_state, json_=json_)
         return
     table = Table("step", "kind", "size", "committed (UTC)", "checkpoint", box=None)
     for checkpoint in reversed(run_state.checkpoints):
@@ -291,9 +290,9 @@ def get_(
     if result is not None or results:
         if checkpoint is not None:
             raise Misuse("--checkpoint cannot be combined with --result or --results: choose one")
-        chosen = _select_results(run_state, [] if result is None else [result], url)
+        chosen = run_results.select_results(run_state, [] if result is None else [result], url)
         _make_folder(folder)
-        _download_results(reader, chosen, folder, json_=json_)
+        run_results.download_results(reader, chosen, folder, json_=json_)
         return
     requested = _select(run_state, checkpoint, url)
     if not requested:
@@ -567,62 +566,3 @@ def replay(run: str, /, *, state: StateFolder = None, json_: Json = False) -> in
 def _verdict(rows: Sequence[Row], differences: int) -> str:
     decisions = sum(len(row.decisions) for row in rows)
     return f"{len(rows)} rows, {decisions} decisions: {f'{differences} differ' if differences else 'the same'}"
-
-
-def _select_results(state: RunState, names: Sequence[str], url: str) -> list[Result]:
-    """Return the results with these names, or all of them if no name is given.
-
-    Raises:
-        Misuse: there is none, or none with that name.
-    """
-    known = {result.name for result in state.results}
-    for name in names:
-        if known and name not in known:
-            raise Misuse(f"the run at {url} has no result {name!r}; {nearest(name, sorted(known))}")
-    if not known:
-        raise Misuse(f"the run at {url} has no results: a script stores one with wf.save_result(path)")
-    return [result for result in state.results if not names or result.name in names]
-
-
-def _download_results(reader: object_stores.Reader, results: Sequence[Result], dest: Path, *, json_: bool) -> None:
-    """Download results into a folder; if several ranks have a result with the same name, into a folder per rank.
-
-    Raises:
-        Misuse: a file with that name exists.
-    """
-    ranks = {name: [one.rank for one in results if one.name == name] for name in {one.name for one in results}}
-    places = [dest if len(ranks[one.name]) == 1 else dest / f"rank-{one.rank}" for one in results]
-    for result, place in zip(results, places, strict=True):
-        if os.path.lexists(place / result.name):
-            raise Misuse(f"{place / result.name} already exists: choose another folder")
-    results_fetched = []
-    for result, place in zip(results, places, strict=True):
-        staging = dest / f".windfall-get-{os.getpid()}"
-        found = reader.run(restore.restore((result.stored,), str(staging)))
-        assert found.checkpoint is not None, "a result that is not intact is refused"
-        try:
-            (shard,) = found.checkpoint.shards
-            place.mkdir(exist_ok=True)
-            os.rename(staging / str(shard.rank) / shard.name, place / result.name)
-        finally:
-            shutil.rmtree(staging)
-        size = result.stored.size_bytes
-        file = str(place / result.name)
-        results_fetched.append({"name": result.name, "rank": result.rank, "step": result.stored.step, "file": file})
-        if not json_:
-            print(f"{result.name}: {size_text(size)}, from step {result.stored.step}: {file}")
-    if json_:
-        print(json.dumps({"results": results_fetched}))
-
-
-def _show_results(state: RunState, *, json_: bool) -> None:
-    """List the results of a run, newest first."""
-    table = Table("name", "rank", "step", "size", "stored (UTC)", box=None)
-    for result in reversed(state.results):
-        if json_:
-            print(json.dumps(codec.encode(result)))
-        stored = result.stored
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stored.committed_at))
-        table.add_row(escape(result.name), str(result.rank), str(stored.step), size_text(stored.size_bytes), when)
-    if not json_:
-        console().print(table if state.results else "no results yet")

@@ -71,7 +71,7 @@ class TierLog:
         return since
 
     def failure(self, number: int) -> TierFailure | None:
-        """Return a failure, from 1; None if there have not been so many."""
+        """Return a failure, from 1; None if there were fewer."""
         data = self._store.get(tier_files.failure_key(number))
         return None if data is None else tier_files.failure_from_bytes(data)
 

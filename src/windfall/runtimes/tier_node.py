@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +17,16 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windfall.errors import WindfallError
+from windfall.ports import Clock
 from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierTraining
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct
+from windfall.terms import Seconds
 from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
+from windfall.wire.python_programs import program
 
 CONNECT_MAX_S = 60.0
 """How long a machine tries to join the cluster before it is started again."""
@@ -58,6 +59,13 @@ class TierNodePlace(Struct, frozen=True):
     slots: int
 
 
+class TierNodePorts(Struct, frozen=True):
+    """What a machine depends on; `log` takes a message for its output."""
+
+    clock: Clock
+    log: Callable[[str], None]
+
+
 class TierNode:
     """A machine while it trains.
 
@@ -66,7 +74,7 @@ class TierNode:
         machine: what the coordinator should know of it.
         training: what is trained.
         program: returns what computes.
-        log: takes a message for the machine's output.
+        ports: what it depends on.
     """
 
     def __init__(
@@ -75,10 +83,10 @@ class TierNode:
         machine: TierMachine,
         training: TierTraining,
         program: Callable[[], TierProgram],
-        log: Callable[[str], None],
+        ports: TierNodePorts,
     ) -> None:
         self._place, self._machine, self._training = place, machine, training
-        self._program, self._log = program, log
+        self._program, self._clock, self._log = program, ports.clock, ports.log
         self._node: subprocess.Popen[bytes] | None = None
         self._coordinator: Any = None
         self._deciding: Any = None
@@ -92,7 +100,7 @@ class TierNode:
             NodeLost: the head does not answer.
         """
         self._node = _start_ray(self._place)
-        deadline = time.monotonic() + CONNECT_MAX_S
+        deadline = self._clock.now() + CONNECT_MAX_S
         while True:
             try:
                 ray.init(
@@ -105,9 +113,9 @@ class TierNode:
                 break
             except (ConnectionError, RuntimeError, RayError) as error:
                 self._look_at_node()
-                if time.monotonic() > deadline:
+                if self._clock.now() > deadline:
                     raise NodeLost(f"Ray's head at {self._place.head} does not answer: {error}") from None
-                time.sleep(_RETRY_S)
+                self._clock.sleep(Seconds(_RETRY_S))
         if self._place.leads:
             self._start_coordinator()
         self._actor = self._remote(MachineActor, self._machine.name).remote(
@@ -190,24 +198,24 @@ class TierNode:
         """Wait for the first layout."""
         store = ObjectTierStore(open_store(self._training.store))
         while (layout := store.newest_layout()) is None:
-            if time.monotonic() > deadline:
+            if self._clock.now() > deadline:
                 raise NodeLost("the coordinator has written no layout")
-            time.sleep(_RETRY_S)
+            self._clock.sleep(Seconds(_RETRY_S))
         return layout
 
     def _start_coordinator(self) -> None:
         # Ray does not give a dead actor's name to another one while this process has a handle of it.
         self._coordinator = self._deciding = None
-        deadline = time.monotonic() + CONNECT_MAX_S
+        deadline = self._clock.now() + CONNECT_MAX_S
         while True:
             try:
                 self._coordinator = self._remote(CoordinatorActor, COORDINATOR).remote(self._training, [self._machine])
                 break
             except ValueError as error:
                 # Ray has not seen the end of the last one yet.
-                if time.monotonic() > deadline:
+                if self._clock.now() > deadline:
                     raise NodeLost(f"the coordinator cannot be started: {error}") from None
-                time.sleep(_RETRY_S)
+                self._clock.sleep(Seconds(_RETRY_S))
         self._deciding = self._coordinator.run.remote()
 
     def _remote(self, actor: type, name: str) -> Any:
@@ -219,7 +227,7 @@ def _start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     host, _, port = place.head.rpartition(":")
     where = ["--head", f"--port={port}", "--include-dashboard=false"] if place.leads else [f"--address={host}:{port}"]
     argv = [
-        *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+        *program("ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *where,
         *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0"),
         *(f"--object-store-memory={place.store_bytes}", f"--temp-dir={place.folder}"),

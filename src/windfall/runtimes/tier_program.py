@@ -56,7 +56,7 @@ class TierProgram(Protocol):
         ...
 
 
-class Application(TierProgram, Protocol):
+class TierApplication(TierProgram, Protocol):
     """A program of an application (`apps`), which a module's `program(settings, partitions)` returns."""
 
     def evaluate(self, values: Values) -> float:

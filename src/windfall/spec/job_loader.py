@@ -15,12 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windfall.errors import InvalidFile, Misuse
-from windfall.jobs import RuntimeSpec
-from windfall.policies import policy_registry
-from windfall.policies.layout import runtime_list
-from windfall.policies.policy_registry import PolicyKind
 from windfall.providers import provider_list
-from windfall.spec import bag_block, bag_rows, deadline_words, job_file, yaml_positions
+from windfall.spec import bag_block, bag_rows, deadline_words, job_file, runtime_problems, yaml_positions
 from windfall.spec.allocation_problems import allocation_problems
 from windfall.spec.bag_block import BagBlock, StopWhenBlock
 from windfall.spec.fields import Below, shown
@@ -196,20 +192,6 @@ def _from_its_folder(document: YamlDocument, path: str) -> YamlDocument:
     return replace(document, value=changed)
 
 
-def _with_command(document: YamlDocument) -> YamlDocument:
-    """Fill `run` in where the settings of the runtime say what runs."""
-    value = document.value
-    written = value.get("runtime") if isinstance(value, dict) and "run" not in value else None
-    if not isinstance(written, dict) or len(written) != 1:
-        return document
-    ((name, settings),) = written.items()
-    if name not in policy_registry.names(PolicyKind.RUNTIME) or not isinstance(settings, dict):
-        return document
-    found = runtime_list.rules(name).command
-    command = None if found is None else found(settings)
-    return document if command is None else replace(document, value={**value, "run": command})
-
-
 def _beside(document: YamlDocument, key: YamlPath, written: object, path: str) -> str | None:
     """Return a path as seen from the file's folder; None if the file has none there."""
     if not isinstance(written, str) or not written.strip() or not document.position(key).line:
@@ -247,7 +229,7 @@ def read_document(document: YamlDocument, *, name: str, here: bool = True) -> Jo
     if not isinstance(document.value, dict):
         return (Fault((), f"a job file is a map of keys and values, not {shown(document.value)}"),)
     empty = tuple(_empty(document.value))
-    document = _with_command(document)
+    document = runtime_problems.with_command(document)
     try:
         made = job_file.MODEL.model_validate({"name": name, **_with_raw_envs(document)})
     except ValidationError as error:
@@ -366,8 +348,7 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
         yield Fault(
             ("work",), "work must have one of steps, samples, tokens or items, for example work: {steps: 20000}"
         )
-    yield from _of_runtime(job)
-    yield from _of_loss(job)
+    yield from (Fault(path, message, key=True) for path, message in runtime_problems.problems(job))
     yield from _of_bag(job, here=here)
     for name in job.secrets:
         if name in job.envs:
@@ -379,28 +360,6 @@ def _contradictions(job: JobFile, *, here: bool) -> Iterable[Fault]:
     yield from _foreign(job)
     if here:
         yield from _unfilled(job)
-
-
-def _of_runtime(job: JobFile) -> Iterable[Fault]:
-    runtime = job.runtime or RuntimeSpec()
-    rules = runtime_list.rules(runtime.name)
-    command = None if rules.command is None else rules.command(runtime.settings)
-    if command is not None and job.run != command:
-        yield Fault(("run",), f"run and the settings of {runtime.name} both say what runs; remove one", key=True)
-    if job.work is not None and rules.work is not None:
-        yield Fault(("work",), f"work follows from the settings of {runtime.name}; remove it", key=True)
-
-
-def _of_loss(job: JobFile) -> Iterable[Fault]:
-    if job.objective.loss is None:
-        return
-    runtime = job.runtime or RuntimeSpec()
-    if problem := runtime_list.loss_problem(runtime.name):
-        yield Fault(("objective", "loss"), f"objective.loss {problem}", key=True)
-    elif job.work is not None:
-        yield Fault(
-            ("objective", "loss"), "objective.loss and work both say when the job is done; keep one of them", key=True
-        )
 
 
 def _of_bag(job: JobFile, *, here: bool) -> Iterable[Fault]:

@@ -58,7 +58,7 @@ class TierJob(Struct, frozen=True):
 
     @property
     def parts(self) -> int:
-        """Parts of the state: half the largest number of machines, since so many serve (Proteus, section 3.3)."""
+        """Parts of the state: half the largest number of machines, which serve (Proteus, section 3.3)."""
         return max(1, (self.workers_max + self.reliable) // 2)
 
 
@@ -87,9 +87,9 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
         least,
         most,
         _whole(settings, "reliable", 1, 1, "one of them must keep the state when all workers are lost"),
-        _whole(settings, "clocks", None, 1, "training ends after so many"),
+        _whole(settings, "clocks", None, 1, "with which training ends"),
         None if staleness == "none" else staleness,
-        _whole(settings, "partitions", most, 1, "the data are split into so many"),
+        _whole(settings, "partitions", most, 1, "parts of the data"),
         _whole(settings, "save_every", SAVE_EVERY, 1, "clocks from one checkpoint in the store to the next"),
         app,
         given,

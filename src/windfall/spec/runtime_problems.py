@@ -1,0 +1,53 @@
+"""What a job file's runtime says of its other keys: the command that its settings stand for, its work, its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windfall.jobs import RuntimeSpec
+from windfall.policies import policy_registry
+from windfall.policies.layout import runtime_list
+from windfall.policies.policy_registry import PolicyKind
+from windfall.spec.job_file import JobFile
+from windfall.spec.yaml_positions import YamlDocument, YamlPath
+from windfall.structs import replace
+
+
+def with_command(document: YamlDocument) -> YamlDocument:
+    """Return a document whose `run` is filled in where the settings of the runtime say what runs."""
+    value = document.value
+    written = value.get("runtime") if isinstance(value, dict) and "run" not in value else None
+    if not isinstance(written, dict) or len(written) != 1:
+        return document
+    ((name, settings),) = written.items()
+    if name not in policy_registry.names(PolicyKind.RUNTIME) or not isinstance(settings, dict):
+        return document
+    found = runtime_list.rules(name).command
+    command = None if found is None else found(settings)
+    return document if command is None else replace(document, value={**value, "run": command})
+
+
+def problems(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
+    """Yield where keys contradict the runtime, and how."""
+    yield from _of_runtime(job)
+    yield from _of_loss(job)
+
+
+def _of_runtime(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
+    runtime = job.runtime or RuntimeSpec()
+    rules = runtime_list.rules(runtime.name)
+    command = None if rules.command is None else rules.command(runtime.settings)
+    if command is not None and job.run != command:
+        yield ("run",), f"run and the settings of {runtime.name} both say what runs; remove one"
+    if job.work is not None and rules.work is not None:
+        yield ("work",), f"work follows from the settings of {runtime.name}; remove it"
+
+
+def _of_loss(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
+    if job.objective.loss is None:
+        return
+    runtime = job.runtime or RuntimeSpec()
+    if problem := runtime_list.loss_problem(runtime.name):
+        yield ("objective", "loss"), f"objective.loss {problem}"
+    elif job.work is not None:
+        yield ("objective", "loss"), "objective.loss and work both say when the job is done; keep one of them"
