@@ -44,6 +44,8 @@ _STORE_SHARE = 0.2
 _STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
 _ASK_AGAIN_S = Seconds(0.25)
 _SIGTERM, _SIGINT = 15, 2
+_UNMADE = "unmade"
+"""File in Ray's folder: why the program could not be made."""
 
 
 class ProgramFailed(WindfallError):
@@ -149,7 +151,8 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     )
     if job.app:
         program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
-    node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
+    unmade = Path(folder, _UNMADE)
+    node = TierNode(place, about, training, partial(make_program, program, unmade), TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     try:
         node.start()
@@ -166,6 +169,10 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         if done and leads:
             _store_product(machine, store, layout)
     except NodeLost as error:
+        if unmade.exists():
+            text = unmade.read_text("utf-8")
+            store.write_failure(TierFailure(request.machine, text))
+            raise ProgramFailed(text) from None
         _log(str(error))
         return EXIT_RETRY
     except Exception as error:
@@ -191,6 +198,23 @@ def _slots(request: ExecRequest) -> int:
 def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: CommittedClock) -> None:
     saved = Step(layout.checkpoint.clock)
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
+
+
+def make_program(make: Callable[[], TierProgram], unmade: Path) -> TierProgram:
+    """Return the program.
+
+    Args:
+        make: returns it.
+        unmade: where what it raises is written: of an actor that cannot be made Ray says only that it is gone.
+
+    Raises:
+        Exception: what `make` raises.
+    """
+    try:
+        return make()
+    except Exception as error:
+        unmade.write_text(failure_text(error), "utf-8")
+        raise
 
 
 def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierApplication:
