@@ -105,3 +105,22 @@ class TierStatus(Tagged, frozen=True):
     lost: int
     left: int
     over: bool
+
+
+class TierPoint(Tagged, frozen=True):
+    """Training at a checkpoint.
+
+    Attributes:
+        at: when it was looked at.
+        clock: of the checkpoint.
+        loss: of the whole table there; None if the program does not say.
+        stage: as in `TierStatus`.
+        reliable, transient: how many machines of each kind train.
+    """
+
+    at: WallTime
+    clock: int
+    loss: float | None
+    stage: int | None
+    reliable: int
+    transient: int

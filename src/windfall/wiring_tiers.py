@@ -26,8 +26,10 @@ from windfall.linux.random_names import new_nonce
 from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
+from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
+from windfall.runtimes.tier_history import TierHistory
 from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace, TierNodePorts
 from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import TierApplication, TierProgram
@@ -154,8 +156,12 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     unmade = Path(folder, _UNMADE)
     node = TierNode(place, about, training, partial(make_program, program, unmade), TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
+    ended = threading.Event()
     try:
         node.start()
+        watching = threading.Thread(target=_watch_history, args=(machine, store, ended), name="history", daemon=True)
+        if leads:
+            watching.start()
         while not node.turn():
             if machine.departure.at_once or machine.assignment.body != body:
                 return EXIT_RETRY
@@ -167,6 +173,8 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
         done = layout.checkpoint.clock >= job.clocks
         if done and leads:
+            ended.set()
+            watching.join()
             _store_product(machine, store, layout)
     except NodeLost as error:
         if unmade.exists():
@@ -182,6 +190,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
             raise ProgramFailed(str(error)) from error
         raise
     finally:
+        ended.set()
         node.end()
     machine.status.release(Outcome.DONE if done else Outcome.WAITING)
     return EXIT_DONE if done else EXIT_STOPPED
@@ -294,6 +303,18 @@ def _host(address: str) -> str:
     except ValueError:
         loopback = False
     return f"127.1.{int(port) >> 8}.{int(port) & 255}" if loopback else host
+
+
+def _watch_history(machine: _TierMachineProgram, store: ObjectTierStore, ended: threading.Event) -> None:
+    job = machine.job
+    evaluate: Callable[[Values], float | None] = _no_loss
+    if job.app:
+        evaluate = open_application(job.app, job.settings, job.partitions, machine.request.cwd).evaluate
+    TierHistory(store, evaluate, machine.clock, ended.wait).watch(ended.is_set)
+
+
+def _no_loss(values: Values) -> None:
+    del values
 
 
 def _store_product(machine: _TierMachineProgram, store: ObjectTierStore, layout: ServerLayout) -> None:

@@ -84,6 +84,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "runtimes.script_process": (WORDS | {"wire.environment", "wire.script_channel", "runtimes"}, frozenset({"numpy"})),
     "runtimes.tier_script": (WORDS | {"runtimes"}, frozenset({"numpy"})),
+    "runtimes.tier_history": (WORDS | {"runtimes"}, NONE),
     "runtimes.tier_store": (WORDS | {"wire", "runtimes"}, frozenset({"numpy"})),
     "runtimes.tier_actors": (
         WORDS

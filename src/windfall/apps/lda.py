@@ -20,7 +20,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import standard_library, text_lines, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierProgram
+from windfall.runtimes.tier_program import Table, TierApplication
 from windfall.structs import Struct
 
 WORDS_SHOWN = 20
@@ -339,7 +339,7 @@ def generated(documents: int, words: int, each: int, *, topics: int = 10, seed: 
     )
 
 
-def program(settings: Mapping[str, object], data: int) -> TierProgram:
+def program(settings: Mapping[str, object], data: int) -> TierApplication:
     """Return the program that an application's settings describe.
 
     Settings:

@@ -20,7 +20,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import csv_rows, standard_library, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierProgram
+from windfall.runtimes.tier_program import Table, TierApplication
 from windfall.structs import Struct
 
 BLOCK_ROWS = 1024
@@ -323,7 +323,7 @@ def read_ratings(path: Path, *, negatives: int, seed: int) -> Ratings:
     )
 
 
-def program(settings: Mapping[str, object], data: int) -> TierProgram:
+def program(settings: Mapping[str, object], data: int) -> TierApplication:
     """Return the program that an application's settings describe.
 
     Settings:

@@ -17,7 +17,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import csv_rows, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierProgram
+from windfall.runtimes.tier_program import Table, TierApplication
 from windfall.structs import Struct
 
 
@@ -161,7 +161,7 @@ def read_observations(path: Path) -> LabelledData:
     return LabelledData(features, classes, tuple(str(name) for name in names), {"source": "file", "file": str(path)})
 
 
-def program(settings: Mapping[str, object], data: int) -> TierProgram:
+def program(settings: Mapping[str, object], data: int) -> TierApplication:
     """Return the program that an application's settings describe.
 
     Settings:

@@ -18,7 +18,7 @@ from rich.table import Table
 from windfall import codec, wiring
 from windfall.cli import bag_verbs, job_verbs, run_reference, run_results, tier_verbs
 from windfall.cli.locations import absolute_url
-from windfall.cli.options import Detach, Json, StateFolder, Switch
+from windfall.cli.options import Detach, Json, Plot, StateFolder, Switch
 from windfall.core import replay as core_replay
 from windfall.errors import EXIT_FAILED, Misuse, RunFailed
 from windfall.events import Row
@@ -57,16 +57,21 @@ def read_rows(reader: object_stores.Reader) -> tuple[Row, ...]:
     return reader.run(spool_journal.read_journal()).rows
 
 
-def ps(*runs: str, state: StateFolder = None, json_: Json = False) -> None:
+def ps(*runs: str, plot: Plot = None, state: StateFolder = None, json_: Json = False) -> None:
     """List all jobs, or show the status of some jobs or runs.
 
     Example: `windfall ps`
 
     Args:
         runs: jobs by id, id prefix or name (the newest with that name), or URLs of runs.
+        plot: of one parameter server: also draw loss, machines and stage over time to this file (.png or .svg).
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
+    if plot is not None:
+        if len(runs) != 1:
+            raise Misuse("--plot draws one parameter server: name one job, or the URL of its run")
+        tier_verbs.draw(run_reference.url_of(runs[0], state), plot)
     urls = tuple(run for run in runs if run_reference.is_url(run))
     names = tuple(run for run in runs if not run_reference.is_url(run))
     if names or not urls:

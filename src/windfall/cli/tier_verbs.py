@@ -11,7 +11,7 @@ from rich.table import Table
 
 from windfall.cli.locations import absolute_url
 from windfall.errors import LogDamaged, Misuse
-from windfall.report import tier_page
+from windfall.report import tier_page, tier_plot
 from windfall.report.console import console
 from windfall.report.tier_page import TierRecord
 from windfall.runtimes.tier_log import TierLog
@@ -42,7 +42,9 @@ def find_tiers(url: str) -> OpenTiers | None:
     if status is None:
         return None
     failures = log.failures()
-    return OpenTiers(log, TierRecord(status, log.product(), log.failure(failures) if failures else None, failures))
+    return OpenTiers(
+        log, TierRecord(status, log.product(), log.failure(failures) if failures else None, failures, log.history())
+    )
 
 
 def show(tiers: OpenTiers, *, json_: bool) -> None:
@@ -64,6 +66,27 @@ def show(tiers: OpenTiers, *, json_: bool) -> None:
     for row in machines:
         table.add_row(*row)
     console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def draw(url: str, path: Path) -> None:
+    """Draw loss, machines and stage over time.
+
+    Raises:
+        Misuse: the run is not of a parameter server, has no checkpoint yet, or the picture cannot be written.
+        StoreError, LogDamaged: it cannot be read.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise Misuse(f"--plot: {path} must end in .png or .svg")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise Misuse(f"--plot: cannot write {path}: choose a file in an existing folder that you can write to")
+    tiers = find_tiers(url)
+    if tiers is None:
+        raise Misuse(
+            f"--plot: the run at {url} is not of a parameter server, or has not begun; `windfall cost` draws others"
+        )
+    if not tiers.record.history:
+        raise Misuse(f"--plot: the run at {url} has no checkpoint yet")
+    tier_plot.draw(tiers.record.history, path, title=url.rstrip("/").rpartition("/")[2])
 
 
 def print_failures(tiers: OpenTiers) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from windfall import codec
 from windfall.structs import Struct
 from windfall.tier_layout import TierFailure, TierProduct
-from windfall.tier_status import TierMachineStatus, TierStatus
+from windfall.tier_status import TierMachineStatus, TierPoint, TierStatus
 from windfall.units import count_text, size_text
 
 STAGES = {
@@ -26,6 +26,7 @@ class TierRecord(Struct, frozen=True):
     Attributes:
         status: the newest.
         product: what training was for; None until it is there.
+        history: training at its checkpoints, oldest first.
         failures: the newest failure of the program, and which one it is; None and 0 without one.
     """
 
@@ -33,6 +34,7 @@ class TierRecord(Struct, frozen=True):
     product: TierProduct | None = None
     failure: TierFailure | None = None
     failures: int = 0
+    history: tuple[TierPoint, ...] = ()
 
 
 def lines(record: TierRecord) -> list[tuple[str, str]]:
@@ -46,14 +48,15 @@ def lines(record: TierRecord) -> list[tuple[str, str]]:
         ("clock", f"{status.clock:,} of {status.clocks:,}{rate}"),
         ("redone", _redone(status)),
     ]
+    if record.history and record.history[-1].loss is not None:
+        found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
     if record.failure is not None:
         found.append(
             ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
         )
     if product is not None:
         files = ", ".join(f"{name} ({size_text(size)})" for name, size in product.files.items())
-        loss = "" if product.loss is None else f"; loss {product.loss:.6g}"
-        found.append(("product", f"{files}{loss}"))
+        found.append(("product", files))
     return found
 
 
@@ -101,6 +104,7 @@ def _numbers(found: Sequence[int]) -> str:
 def as_json(record: TierRecord) -> dict[str, Any]:
     """Return a record as data; units are in the names."""
     found: dict[str, Any] = {"status": codec.encode(record.status), "failures": record.failures}
+    found["history"] = codec.encode(record.history)
     for name, value in (("product", record.product), ("failure", record.failure)):
         found[name] = None if value is None else codec.encode(value)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.tier_layout import ServerLayout, TierFailure, TierProduct
-from windfall.tier_status import TierStatus
+from windfall.tier_status import TierPoint, TierStatus
 from windfall.wire import tier_files
 
 
@@ -57,6 +57,15 @@ class TierLog:
         """Return the newest coordinator that has stopped; 0 if none has."""
         data = self._store.get(tier_files.STOPPED)
         return 0 if data is None else tier_files.coordinator_from_bytes(data)
+
+    def write_history(self, points: tuple[TierPoint, ...]) -> None:
+        """Write training at its checkpoints over what was written before."""
+        self._store.put(tier_files.HISTORY_KEY, tier_files.history_to_bytes(points))
+
+    def history(self) -> tuple[TierPoint, ...]:
+        """Return training at its checkpoints, as far as they were looked at, oldest first."""
+        data = self._store.get(tier_files.HISTORY_KEY)
+        return () if data is None else tier_files.history_from_bytes(data)
 
     def write_failure(self, failure: TierFailure) -> None:
         """Append a failure of the user's program."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -99,8 +100,10 @@ class TierNode:
         Raises:
             NodeLost: the head does not answer.
         """
-        self._node = _start_ray(self._place)
         deadline = self._clock.now() + CONNECT_MAX_S
+        if not self._place.leads:
+            self._await_head(deadline)
+        self._node = _start_ray(self._place)
         while True:
             try:
                 ray.init(
@@ -193,6 +196,17 @@ class TierNode:
         code = self._node.poll()
         if code is not None:
             raise NodeLost(f"this machine's node of the Ray cluster has ended with exit code {code}")
+
+    def _await_head(self, deadline: float) -> None:
+        host, _, port = self._place.head.rpartition(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1.0).close()
+                return
+            except OSError as error:
+                if self._clock.now() > deadline:
+                    raise NodeLost(f"Ray's head at {self._place.head} does not answer: {error}") from None
+            self._clock.sleep(Seconds(_RETRY_S))
 
     def _layout(self, deadline: float) -> ServerLayout:
         """Wait for the first layout."""

@@ -34,8 +34,12 @@ class TierWatch:
             outcome = Outcome.DONE
         elif self._store.stopped() == self._layout.coordinator:
             outcome = Outcome.WAITING
+        history = self._store.history()
+        loss = history[-1].loss if history else None
         self._failures = self._store.failures(self._failures)
-        return ProgressObserved(Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome))
+        return ProgressObserved(
+            Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome, loss=loss)
+        )
 
     def declare_gone(self, machine_id: str) -> None:
         """Do nothing: the coordinator knows within two seconds that a machine is silent."""

@@ -15,12 +15,12 @@ CLUSTER: Mapping[str, str] = MappingProxyType(
         "RAY_AUTH_MODE": "token",
         # What Ray writes to standard error is of its own inside; what matters reaches us as errors of calls.
         "RAY_BACKEND_LOG_LEVEL": "fatal",
-        # A node that is lost is known within two seconds, and one whose head is lost ends.
-        "RAY_health_check_initial_delay_ms": "0",
-        "RAY_health_check_period_ms": "500",
-        "RAY_health_check_timeout_ms": "1000",
-        "RAY_health_check_failure_threshold": "3",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+        # Who is lost is the coordinator's to say, much sooner; a node that is only slow must not be ended by Ray.
+        "RAY_health_check_initial_delay_ms": "5000",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "5000",
+        "RAY_health_check_failure_threshold": "5",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
     }
 )
 

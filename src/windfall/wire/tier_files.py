@@ -2,6 +2,7 @@
 
 tiers/log/00000001 ...                 the create-only sequence of layouts
 tiers/status                           what training is doing; each takes the place of the last
+tiers/history                          training at each checkpoint that was looked at; each takes the place of the last
 tiers/checkpoints/<term>-<clock>/<part>  a part of a checkpoint: values, as a NumPy array file; it counts if a layout names it
 tiers/stop                             the newest coordinator that is asked to stop; overwritten
 tiers/stopped                          the newest one that has; overwritten
@@ -16,9 +17,9 @@ import re
 
 from windfall import codec, tier_status
 from windfall.tier_layout import VERSION, ServerLayout, StoredClock, TierFailure, TierProduct
-from windfall.tier_status import TierStatus
+from windfall.tier_status import TierPoint, TierStatus
 
-STATUS_KEY, CHECKPOINTS = "tiers/status", "tiers/checkpoints/"
+STATUS_KEY, HISTORY_KEY, CHECKPOINTS = "tiers/status", "tiers/history", "tiers/checkpoints/"
 _PART_KEY = re.compile(rf"{CHECKPOINTS}(\d+)-(\d+)/\d+")
 STOP, STOPPED, PRODUCT = "tiers/stop", "tiers/stopped", "tiers/product/done"
 
@@ -37,6 +38,19 @@ def stored_clock_of(key: str) -> StoredClock | None:
     """Return of which checkpoint a key is a part; None for another key."""
     found = _PART_KEY.fullmatch(key)
     return None if found is None else StoredClock(int(found[1]), int(found[2]))
+
+
+def history_to_bytes(points: tuple[TierPoint, ...]) -> bytes:
+    """Write training at its checkpoints."""
+    return codec.encode_document(tier_status.VERSION, "history", points)
+
+
+def history_from_bytes(data: bytes) -> tuple[TierPoint, ...]:
+    """Read training at its checkpoints; raises as `codec.decode_document`."""
+    points: tuple[TierPoint, ...] = codec.decode_document(
+        data, "history", tuple[TierPoint, ...], version=tier_status.VERSION, what="a parameter server's history"
+    )
+    return points
 
 
 def product_file_key(name: str) -> str:
