@@ -283,3 +283,15 @@ def test_a_machine_with_notice_leaves_without_a_clock_done_again(rig: Rig) -> No
     assert (found.rollbacks, found.restores, found.clocks_redone) == (0, 0, 0), found
     assert np.array_equal(table(rig, job_id), undisturbed(800))
     rig.check(job_id, told, nodes=4)
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_made_fails_its_job(rig: Rig) -> None:
+    """Machines do not start again without end; `ps` and `logs` say why."""
+    job_id = submit(rig, 50, "1", "windfall.apps.mf", rank=0)
+    told = rig.ended(job_id, 300.0)
+
+    assert told["phase"] == "failed", told
+    assert "settings.rank must be a whole number" in rig.say("logs", job_id)
+    assert "settings.rank must be a whole number" in rig.say("ps", job_id)
+    rig.check(job_id, told, nodes=2)
