@@ -19,7 +19,7 @@ from windfall.agent.exec_request import ExecRequest
 from windfall.agent.script_environment import inherited_environment
 from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
-from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
+from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, StoreError, WindfallError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -162,9 +162,12 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         while not node.turn():
             if machine.departure.at_once or machine.assignment.body != body:
                 return EXIT_RETRY
-            if node.leave(leaving=machine.departure.leaving) and machine.departure.leaving:
+            leaving = machine.departure.leaving
+            seen = node.look(leaving=leaving)
+            if leaving and not (seen is not None and seen.needed):
                 return EXIT_RETRY
-            _show(machine, *node.state())
+            if seen is not None:
+                _show(machine, seen.layout, seen.committed)
         layout = store.newest_layout()
         assert layout is not None, "training that is over has a layout"
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
@@ -173,7 +176,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
             ended.set()
             watching.join()
             _store_product(machine, store, layout)
-    except NodeLost as error:
+    except (NodeLost, StoreError) as error:
         _log(str(error))
         return EXIT_RETRY
     except Exception as error:
@@ -238,7 +241,7 @@ def start_script(argv: Sequence[str], folder: str, slots: int, partitions: int) 
 
 
 def _check_program(job: TierJob) -> None:
-    """Import the program and check its settings, so that a mistake is a sentence of this process."""
+    """Import the program, so that a mistake in its name is a sentence of this process."""
     if not job.app:
         return
     try:
