@@ -241,19 +241,26 @@ def start_script(argv: Sequence[str], folder: str, slots: int, partitions: int) 
 
 
 def _check_program(job: TierJob) -> None:
-    """Import the program, so that a mistake in its name is a sentence of this process."""
+    """Import the program, so that what is missing is a sentence of this process."""
     if not job.app:
         return
     try:
         module = importlib.import_module(job.app)
     except ModuleNotFoundError as error:
         missing = error.name or job.app
+        if job.app == missing or job.app.startswith(f"{missing}."):
+            raise Misuse(
+                f"runtime paramserver: there is no module {missing}, which app {job.app} names: put it into workdir, or let "
+                "setup install it"
+            ) from None
         advice = "pip install 'windfall[paramserver]'" if job.app.startswith("windfall.") else "setup can install it"
         raise Misuse(
             f"runtime paramserver: app {job.app} needs the module {missing}, which is not here; {advice}"
         ) from None
     if not callable(getattr(module, "program", None)):
-        raise Misuse(f"runtime paramserver: app {job.app} has no function program(settings, partitions)")
+        raise Misuse(
+            f"runtime paramserver: app {job.app} has no function program(settings, partitions), which returns what trains"
+        )
 
 
 def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNodePlace:

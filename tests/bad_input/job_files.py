@@ -215,4 +215,74 @@ TOGETHER = (
     ),
     _bad("foreign-variable", "run: echo $SKYPILOT_NODE_RANK\n", "1:6", "write WINDFALL_NODE_RANK", schema=False),
 )
-CASES = (*SYNTAX, *KEYS, *VALUES, *TOGETHER)
+
+
+def _tiers(
+    name: str, column: int, setting: str, *says: str, others: str = "clocks: 5\n    app: windfall.apps.mf"
+) -> BadFile:
+    """Settings of a parameter server; the wrong one is the last."""
+    text = f"runtime:\n  paramserver:\n    {others}\n    {setting}\n"
+    at = f"{text.count(chr(10))}:{column}"
+    return _bad(f"tiers-{name}", text, at, "runtime.paramserver ", *says, schema=False)
+
+
+MF = "runtime: {paramserver: {clocks: 5, app: windfall.apps.mf}}\n"
+NO_APP, NO_CLOCKS = "clocks: 5", "workers: 1\n    app: windfall.apps.mf"
+PARAMSERVER = (
+    _tiers("unknown", 15, "stalenes: 1", "has no setting stalenes; there are workers, reliable, staleness, clocks"),
+    _tiers("no-reliable-machine", 15, "reliable: 0", "has reliable 0", "at least 1", "when all workers are lost"),
+    _tiers("reliable-a-word", 15, "reliable: one", "has reliable 'one': write a whole number, at least 1"),
+    _tiers("staleness-negative", 16, "staleness: -1", "has staleness -1", "at least 0; write none for no bound"),
+    _tiers("staleness-half", 16, "staleness: 0.5", "has staleness 0.5: write a whole number"),
+    _tiers("workers-turned-round", 14, "workers: 8..2", "has workers '8..2'", "a range such as 2..8, from 1 to 1000"),
+    _tiers("workers-none", 14, "workers: 0", "has workers 0: write a number, or a range"),
+    _tiers("workers-too-many", 14, "workers: 2..1001", "has workers '2..1001'", "from 1 to 1000"),
+    _tiers("workers-true", 14, "workers: true", "has workers True: write a number, or a range"),
+    _tiers("partitions-none", 17, "partitions: 0", "has partitions 0: write a whole number, at least 1"),
+    _tiers("saved-never", 17, "save_every: 0", "has save_every 0: write a whole number, at least 1"),
+    _tiers("settings-a-list", 15, "settings: [16]", "has settings [16]: write a map", "settings: {rank: 16}"),
+    _tiers("clocks-none", 13, "clocks: 0", "has clocks 0: write a whole number, at least 1", others=NO_CLOCKS),
+    _tiers("clocks-a-float", 13, "clocks: 5.0", "has clocks 5.0: write a whole number", others=NO_CLOCKS),
+    _tiers("app-a-number", 10, "app: 3", "has app 3: write the name of a module", others=NO_APP),
+    _tiers("app-a-list", 10, "app: [mf]", "has app ['mf']", "app: windfall.apps.mf", others=NO_APP),
+    _tiers("app-a-file", 10, "app: train.py", "has app 'train.py': write the name of a module", others=NO_APP),
+    _tiers("app-a-command", 10, "app: mf; date", "has app 'mf; date'", others=NO_APP),
+    _tiers("app-empty", 10, "app: ''", "has app '': write the name of a module", others=NO_APP),
+    _bad(
+        "tiers-without-clocks",
+        f"{RUN}runtime: {{paramserver: {{workers: 2}}}}\n",
+        "2:24",
+        "runtime.paramserver needs clocks, a whole number",
+        "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}",
+        schema=False,
+    ),
+    _bad(
+        "tiers-settings-of-a-script",
+        f"{RUN}runtime: {{paramserver: {{clocks: 5, settings: {{rank: 3}}}}}}\n",
+        "2:46",
+        "has settings and no app that reads them: give a script its arguments in run",
+        schema=False,
+    ),
+    _bad(
+        "tiers-without-program",
+        "runtime: {paramserver: {clocks: 5}}\n",
+        "1:1",
+        "run is missing",
+        "run: python train.py",
+        schema=False,
+    ),
+    _bad("tiers-two-programs", f"{RUN}{MF}", "1:1", "run and the settings of paramserver both", schema=False),
+    _bad(
+        "tiers-work", f"{MF}work: {{steps: 5}}\n", "2:1", "work follows from the settings of paramserver", schema=False
+    ),
+    _bad(
+        "tiers-nodes",
+        f"{MF}num_nodes: 3\n",
+        "2:1",
+        "paramserver say how many machines",
+        "remove num_nodes",
+        schema=False,
+    ),
+    _bad("tiers-loss", f"{MF}objective: {{loss: 1}}\n", "2:13", "paramserver does not; remove it", schema=False),
+)
+CASES = (*SYNTAX, *KEYS, *VALUES, *TOGETHER, *PARAMSERVER)

@@ -55,6 +55,7 @@ def test_the_schema_refuses_what_the_loader_refuses(case: BadFile) -> None:
     "text",
     [
         "run: x",
+        "runtime: {paramserver: {workers: 2..8, clocks: 5, staleness: none, app: windfall.apps.mf, settings: {rank: 3}}}",
         "run: x\nresources: {accelerators: {A100: 8}, cpus: 4, memory: 16GB+, any_of: [{infra: local/a/b}]}",
         "run: x\nresources: {accelerators: [A100, H100:2], cpus: 0.5, zone: a, job_recovery: {recover_on_exit_codes: 7}}",
         "run: x\nresources: {zone: [a, b], instance_type: t, exclude: {zone: c, instance_type: [u, v]}, pool_max: 1}",

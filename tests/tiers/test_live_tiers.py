@@ -283,3 +283,15 @@ def test_a_machine_with_notice_leaves_without_a_clock_done_again(rig: Rig) -> No
     assert (found.rollbacks, found.restores, found.clocks_redone) == (0, 0, 0), found
     assert np.array_equal(table(rig, job_id), undisturbed(800))
     rig.check(job_id, told, nodes=4)
+
+
+@pytest.mark.slow
+def test_a_setting_that_the_application_refuses_ends_the_job_with_its_words(rig: Rig) -> None:
+    """After three tries; `logs` has the sentence, and nothing is left."""
+    job_id = submit(rig, 100, "1", "windfall.apps.mf", **{**SETTINGS, "rank": 0})
+    told = rig.ended(job_id, 300.0)
+
+    assert told["phase"] == "failed"
+    assert "the script failed 3 times" in told["message"]
+    assert "settings.rank" in rig.say("logs", job_id)
+    rig.until(lambda: not rig.processes("machine", "keeper"), "nothing is left alive")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import LogDamaged, NewerFormat
 from windfall.policies.layout.tiers import TierPlacement
-from windfall.runtimes.tier_store import ObjectTierStore
+from windfall.runtimes.tier_pace import USUAL
+from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
 from windfall.storage.object_stores import folder_url, open_store
 from windfall.structs import replace
 from windfall.terms import WallTime
@@ -93,3 +95,34 @@ def test_a_status_is_read_as_it_was_written_and_takes_the_place_of_the_last_one(
     file.write_text(text[:-9])
     with pytest.raises(LogDamaged, match="tiers/status cannot be read"):
         store.status()
+
+
+def test_the_two_newest_checkpoints_remain(store: ObjectTierStore, tmp_path: Path) -> None:
+    """A machine may still be reading the last one; keys that are no part of a checkpoint stay."""
+    log = StoredLog(store, USUAL, lambda: WallTime(0.0), FIRST.checkpoint)
+    others = {"tiers/checkpoints/notes", "tiers/checkpoints/1-x/0000"}
+    for key in others:
+        store._store.put(key, b"unknown")
+    layout = FIRST
+    assert asyncio.run(log.write(layout))
+    for number, stored in enumerate([StoredClock(0, 40), StoredClock(0, 80), StoredClock(1, 60), StoredClock(1, 100)]):
+        for part in range(2):
+            store.save(part, stored, np.zeros((1, 1)))
+        layout = replace(layout, version=number + 2, checkpoint=stored)
+        assert asyncio.run(log.write(layout))
+
+    assert set(store._store.list("tiers/checkpoints/")) == others | {
+        f"tiers/checkpoints/{name}/{part:04d}" for name in ("1-60", "1-100") for part in range(2)
+    }
+    assert store.newest_layout() == layout
+
+
+def test_a_layout_of_another_coordinator_deletes_nothing(store: ObjectTierStore) -> None:
+    """The log's newest record is another's, so its checkpoint is not this one's to judge by."""
+    store.save(0, StoredClock(0, 20), np.zeros((1, 1)))
+    store.save(0, StoredClock(0, 40), np.zeros((1, 1)))
+    log = StoredLog(store, USUAL, lambda: WallTime(0.0), StoredClock(0, 40))
+    store.write_layout(FIRST)
+
+    assert not asyncio.run(log.write(replace(FIRST, nonce="other", checkpoint=StoredClock(0, 80))))
+    assert len(list(store._store.list("tiers/checkpoints/"))) == 2

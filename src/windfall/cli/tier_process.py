@@ -41,7 +41,9 @@ def main() -> int:
             return _run(request, int(sys.argv[2]), sys.argv[3])
         secret = os.environ.pop(PEERS_TOKEN, "")
         if not secret:
-            raise Misuse(f"{PEERS_TOKEN} is not set: only a controller can start a machine of a parameter server")
+            raise Misuse(
+                f"{PEERS_TOKEN} is not set: a controller starts a parameter server's machines; use windfall run JOB"
+            )
         os.environ.update(ray_environment(secret))
         _clean_up()
         folder = _new_folder()

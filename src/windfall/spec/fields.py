@@ -53,11 +53,11 @@ class Accelerator(Struct, frozen=True):
 
 
 class Below(ValueError):
-    """The fault is deeper than the field: at this key or item of it."""
+    """The fault is deeper than the field: at this key or item of it, and there in the line of `setting`."""
 
-    def __init__(self, below: str | int, message: str) -> None:
+    def __init__(self, below: str | int, message: str, setting: str | None = None) -> None:
         super().__init__(message)
-        self.below = below
+        self.below, self.setting = below, setting
 
 
 def shown(value: object) -> str:
@@ -220,7 +220,8 @@ def _runtime(value: object) -> RuntimeSpec:
     _loaded(PolicyKind.RUNTIME, name)
     spec = RuntimeSpec(name, settings)
     if problem := runtime_list.settings_problem(spec):
-        raise Below(name, problem)
+        key = problem.key if isinstance(problem, runtime_list.SettingProblem) else None
+        raise Below(name, problem, key if key in settings else None)
     return spec
 
 

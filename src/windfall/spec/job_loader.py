@@ -288,9 +288,11 @@ def _fault(detail: ErrorDetails) -> Fault:
     if kind == "missing":
         return Fault(path[:-1], f"{dotted(path)} is missing: {EXAMPLES[str(path[-1])]}")
     error = detail.get("ctx", {}).get("error")
+    at = path
     if isinstance(error, Below):
         path = (*path, error.below)
-    return Fault(path, f"{dotted(path)} {error if kind == 'value_error' else _wrong(detail, kind)}")
+        at = path if error.setting is None else (*path, error.setting)
+    return Fault(at, f"{dotted(path)} {error if kind == 'value_error' else _wrong(detail, kind)}")
 
 
 def _wrong(detail: ErrorDetails, kind: str) -> str:
@@ -477,7 +479,7 @@ LINK = f"# yaml-language-server: $schema={FILE}\n"
 def job_schema() -> dict[str, Any]:
     """Return the schema of a job file, with its definitions under `$defs`."""
     made: dict[str, Any] = _plain(job_file.MODEL.model_json_schema())
-    return made
+    return made | runtime_problems.required(made.pop("required"))
 
 
 def _plain(node: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from windfall.jobs import RuntimeSpec
 from windfall.policies import policy_registry
@@ -27,6 +28,18 @@ def with_command(document: YamlDocument) -> YamlDocument:
     return document if command is None else replace(document, value={**value, "run": command})
 
 
+def required(keys: Sequence[str]) -> dict[str, Any]:
+    """Return the part of a JSON Schema that says which keys there must be: `run` only where no runtime's settings stand for it.
+
+    Args:
+        keys: that must be there otherwise.
+    """
+    names = [name for name in policy_registry.names(PolicyKind.RUNTIME) if runtime_list.rules(name).command is not None]
+    named = {"runtime": {"type": "object", "minProperties": 1, "propertyNames": {"enum": names}}}
+    others = [key for key in keys if key != "run"]
+    return {"anyOf": [{"required": list(keys)}, {"required": [*others, "runtime"], "properties": named}]}
+
+
 def problems(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
     """Yield where keys contradict the runtime, and how."""
     yield from _of_runtime(job)
@@ -39,8 +52,11 @@ def _of_runtime(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
     command = None if rules.command is None else rules.command(runtime.settings)
     if command is not None and job.run != command:
         yield ("run",), f"run and the settings of {runtime.name} both say what runs; remove one"
-    if job.work is not None and rules.work is not None:
-        yield ("work",), f"work follows from the settings of {runtime.name}; remove it"
+    if rules.work is not None:
+        if job.work is not None:
+            yield ("work",), f"work follows from the settings of {runtime.name}; remove it"
+        if "num_nodes" in job.model_fields_set:
+            yield ("num_nodes",), f"the settings of {runtime.name} say how many machines there are; remove num_nodes"
 
 
 def _of_loss(job: JobFile) -> Iterator[tuple[YamlPath, str]]:

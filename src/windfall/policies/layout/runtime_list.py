@@ -56,6 +56,23 @@ class Scaling(Struct, frozen=True):
     work_per_core_s: float | None = None
 
 
+class SettingProblem(str):
+    """What is wrong with one setting, in words that follow the runtime's name.
+
+    Attributes:
+        key: of the setting.
+    """
+
+    __slots__ = ("key",)
+    key: str
+
+    def __new__(cls, text: str, key: str) -> SettingProblem:
+        """Return the words, with the setting that they are about."""
+        problem = super().__new__(cls, text)
+        problem.key = key
+        return problem
+
+
 class RuntimeRules(Struct, frozen=True):
     """The rules of a runtime.
 
@@ -70,7 +87,8 @@ class RuntimeRules(Struct, frozen=True):
         program: module that runs on each machine, as `python -m PROGRAM REQUEST`; it takes the request of `windfall exec`.
         assign: the body of a machine's assignment, from its slot and the machines by slot; None if there is none.
         reliable_roles: roles that need a machine that cannot be preempted.
-        check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.
+        check: returns what is wrong with a job's settings, None if they are valid; without it any are accepted.  A
+            `SettingProblem` leads to the line of its setting.
         scaling: how many machines a job can use; None: those that it needs at its start, no more and no fewer.
         command: the shell command that settings stand for, so that a job file has no `run`; None if they stand for none.
         work: the work that a job's settings imply; None: they imply none, and it may be given.
@@ -131,10 +149,10 @@ def loss_problem(runtime: str) -> str | None:
     """
     if rules(runtime).work_to_loss is not None:
         return None
-    return (
-        f"needs a runtime that predicts the training loss, and {runtime} does not: write how much work there is instead, "
-        "work: {steps: 20000}"
-    )
+    problem = f"needs a runtime that predicts the training loss, and {runtime} does not"
+    if rules(runtime).work is not None:
+        return f"{problem}; remove it: how much work there is follows from the runtime's settings"
+    return f"{problem}: write how much work there is instead, work: {{steps: 20000}}"
 
 
 def with_work(job: Job) -> Job:

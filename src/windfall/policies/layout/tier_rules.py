@@ -14,7 +14,7 @@ from windfall.fleet import Slot
 from windfall.jobs import Job, Work
 from windfall.policies import policy_registry
 from windfall.policies.layout.membership import ALONE, Membership
-from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling
+from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling, SettingProblem
 from windfall.policies.policy_registry import PARAMSERVER, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Reliability, Unit
@@ -28,8 +28,17 @@ WORKERS_MAX = 1000
 SAVE_EVERY = 100
 """Clocks from one checkpoint in the store to the next, by default."""
 _RANGE = re.compile(r"(\d{1,5})\s*(?:\.\.\s*(\d{1,5}))?")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _KEYS = ("workers", "reliable", "staleness", "clocks", "partitions", "save_every", "app", "settings")
 _EXAMPLE = "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}"
+
+
+class BadSetting(ValueError):
+    """A setting is wrong; `key` is its name."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class TierJob(Struct, frozen=True):
@@ -66,31 +75,33 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
     """Return what the settings of a job's runtime say.
 
     Raises:
-        ValueError: what is wrong with them, in words that follow the runtime's name.
+        BadSetting: what is wrong with them, in words that follow the runtime's name.
     """
     for key in settings:
         if key not in _KEYS:
-            raise ValueError(f"has no setting {key}; there are {', '.join(_KEYS)}")
+            raise BadSetting(key, f"has no setting {key}; there are {', '.join(_KEYS)}")
     least, most = _workers(settings.get("workers", 1))
     staleness = settings.get("staleness", 1)
     if staleness is not None and staleness != "none":
-        staleness = _whole(settings, "staleness", 1, 0, "or none, for no bound")
+        staleness = _whole(settings, "staleness", 1, 0, "write none for no bound")
     app = settings.get("app", "")
-    if not isinstance(app, str):
-        raise ValueError(f"has app {app!r}: write the name of a module, for example app: windfall.apps.mf")
+    if "app" in settings and not (isinstance(app, str) and _MODULE.fullmatch(app) and not app.endswith(".py")):
+        advice = "the name of a module as Python imports it, for example app: windfall.apps.mf"
+        raise BadSetting("app", f"has app {app!r}: write {advice}")
     given = settings.get("settings", {})
     if not isinstance(given, dict):
-        raise ValueError(
-            f"has settings {given!r}: write a map of the program's settings, for example settings: {{rank: 16}}"
-        )
+        advice = "a map of the program's settings, for example settings: {rank: 16}"
+        raise BadSetting("settings", f"has settings {given!r}: write {advice}")
+    if given and not app:
+        raise BadSetting("settings", "has settings and no app that reads them: give a script its arguments in run")
     return TierJob(
         least,
         most,
-        _whole(settings, "reliable", 1, 1, "one of them must keep the state when all workers are lost"),
-        _whole(settings, "clocks", None, 1, "with which training ends"),
+        _whole(settings, "reliable", 1, 1, "it keeps the state when all workers are lost"),
+        _whole(settings, "clocks", None, 1, "training ends with this clock"),
         None if staleness == "none" else staleness,
-        _whole(settings, "partitions", most, 1, "parts of the data"),
-        _whole(settings, "save_every", SAVE_EVERY, 1, "clocks from one checkpoint in the store to the next"),
+        _whole(settings, "partitions", most, 1, "the data is split into so many parts"),
+        _whole(settings, "save_every", SAVE_EVERY, 1, "so many clocks lie between two checkpoints in the store"),
         app,
         given,
     )
@@ -101,16 +112,17 @@ def _workers(value: object) -> tuple[int, int]:
     found = _RANGE.fullmatch(text.strip())
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most <= WORKERS_MAX:
-        raise ValueError(f"has workers {value!r}: write a number, or a range such as 2..8, up to {WORKERS_MAX}")
+        text = f"has workers {value!r}: write a number, or a range such as 2..8, from 1 to {WORKERS_MAX}"
+        raise BadSetting("workers", text)
     return least, most
 
 
 def _whole(settings: Mapping[str, Any], key: str, default: int | None, least: int, why: str) -> int:
     value = settings.get(key, default)
     if value is None:
-        raise ValueError(f"needs {key}, a whole number: {why}; for example {_EXAMPLE}")
+        raise BadSetting(key, f"needs {key}, a whole number: {why}; for example {_EXAMPLE}")
     if type(value) is not int or value < least:
-        raise ValueError(f"has {key} {value!r}: write a whole number, at least {least}: {why}")
+        raise BadSetting(key, f"has {key} {value!r}: write a whole number, at least {least}; {why}")
     return value
 
 
@@ -147,16 +159,16 @@ def assign(job: Job, slot: Slot, placed: Mapping[str, Placement]) -> Mapping[str
 
 def command(settings: Mapping[str, Any]) -> str | None:
     """Return the command that names the program; None if the job file's own command is a script."""
-    app = settings.get("app")
-    return f"python -m {app}" if isinstance(app, str) and app else None
+    # Also of a wrong one: then it is what is wrong, and not that `run` is missing.
+    return f"python -m {settings['app']}" if "app" in settings else None
 
 
 def settings_problem(settings: Mapping[str, Any]) -> str | None:
     """Return what is wrong with settings; None if they are valid."""
     try:
         job_of(settings)
-    except ValueError as error:
-        return str(error)
+    except BadSetting as error:
+        return SettingProblem(str(error), error.key)
     return None
 
 
