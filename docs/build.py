@@ -41,7 +41,7 @@ ADAPTERS = (
     ("Hugging Face Trainer. [How to](../howto/transformers.md).", "windfall.sdk.transformers", ("WindfallCallback",)),
     ("Lightning. [How to](../howto/lightning.md).", "windfall.sdk.lightning", ("WindfallCallback",)),
     (
-        "Scripts on a parameter server, which no job file reaches yet. [Design](../design.md#a-parameter-server-in-tiers).",
+        "Scripts on a parameter server. [How to](../howto/parameter-server.md).",
         "windfall.paramserver",
         ("connect", "wrap", "Server", "Turn"),
     ),

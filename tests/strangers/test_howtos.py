@@ -115,6 +115,14 @@ def job_file(reader: Reader) -> None:
     (reader.folder / ".dstack.yml").write_text(dstack)
 
 
+def parameter_server(reader: Reader) -> None:
+    """The page's job."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'windfall[paramserver]'")
+    page = pages.blocks(HOWTOS["parameter-server"].read_text("utf-8"))
+    (reader.folder / "words.yaml").write_text(next(block for block in page if block.startswith("name: words")))
+    reader.own(reader.folder)
+
+
 def papers(reader: Reader) -> None:
     """A table of lives, and the public data that lie beside this checkout."""
     lives(reader)
@@ -169,7 +177,8 @@ def other_languages(reader: Reader) -> None:
 
 STAGES: dict[str, Callable[[Reader], None]] = {
     "bags": bags, "bill": bill, "drill": drill, "emergency-saves": emergency_saves, "job-file": job_file, "lifetimes": lives,
-    "other-languages": other_languages, "papers": papers, "simulate": simulate, "traces": traces,
+    "other-languages": other_languages, "papers": papers, "parameter-server": parameter_server,
+    "simulate": simulate, "traces": traces,
 }  # fmt: skip
 
 

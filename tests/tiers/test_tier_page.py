@@ -9,7 +9,7 @@ from windfall.report.tier_page import TierRecord
 from windfall.structs import replace
 from windfall.terms import WallTime
 from windfall.tier_layout import TierFailure, TierProduct
-from windfall.tier_status import TierCounters, TierMachineStatus, TierStatus
+from windfall.tier_status import TierCounters, TierMachineStatus, TierPoint, TierStatus
 
 COUNTERS = TierCounters(
     turns=1200, redone=3, reads=1200, staleness_max=2, staleness_sum=600, pulled_bytes=3 << 20, pushed_bytes=1 << 20
@@ -49,16 +49,17 @@ def test_a_training_that_waits_or_is_over_is_shown_as_such() -> None:
 
 
 def test_failures_and_the_product_have_lines_of_their_own() -> None:
-    """The newest failure with its number; the files with their sizes, and the loss where the program says one."""
+    """The newest failure with its number; the files with their sizes, and the newest loss where the program says one."""
     failure, product = TierFailure("m-1", "rank is 0"), TierProduct({"factors.npz": 2 << 20}, 0.123456789)
-    found = texts(TierRecord(STATUS, product, failure, 2))
+    history = tuple(TierPoint(WallTime(clock), clock, 1.0 / clock, 1, 1, 1) for clock in (1, 1200, 1500))
+    found = texts(TierRecord(STATUS, product, failure, 2, history))
 
     assert "rank is 0" in found["failure"]
     assert "m-1" in found["failure"]
     assert "2" in found["failure"]
-    assert found["product"].startswith("factors.npz (2")
-    assert found["product"].endswith("; loss 0.123457")
-    assert "loss" not in texts(TierRecord(STATUS, replace(product, loss=None)))["product"]
+    assert found["product"] == "factors.npz (2.1 MB)"
+    assert found["loss"] == "0.000666667 at clock 1,500"
+    assert "loss" not in texts(TierRecord(STATUS, history=(replace(history[-1], loss=None),)))
 
 
 def test_a_machine_is_a_row_with_its_numbers_as_ranges() -> None:

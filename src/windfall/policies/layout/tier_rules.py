@@ -100,8 +100,8 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
         _whole(settings, "reliable", 1, 1, "it keeps the state when all workers are lost"),
         _whole(settings, "clocks", None, 1, "training ends with this clock"),
         None if staleness == "none" else staleness,
-        _whole(settings, "partitions", most, 1, "the data is split into so many parts"),
-        _whole(settings, "save_every", SAVE_EVERY, 1, "so many clocks lie between two checkpoints in the store"),
+        _whole(settings, "partitions", most, 1, "the number of parts of the data"),
+        _whole(settings, "save_every", SAVE_EVERY, 1, "clocks from one checkpoint in the store to the next"),
         app,
         given,
     )
