@@ -346,6 +346,30 @@ def wrap(model: Any, optimizer: Any, *stateful: Any, width: int = 1024) -> Serve
     return wrapped(model, optimizer, stateful, width)
 
 
+def load(path: str | os.PathLike[str], model: Any, optimizer: Any, *stateful: Any, data: int = 0) -> None:
+    """Make a torch model what training has found: from `table.npy`, which `windfall get JOB FOLDER` brings.
+
+    Args:
+        path: of the table.
+        model: built as in the script that was trained; its values are replaced.
+        optimizer: likewise.
+        stateful: what else `wrap` was given.
+        data: the data partition whose BatchNorm statistics, optimizer's state and schedules are taken.
+
+    Raises:
+        Misuse: the file is not a table of such a model.
+    """
+    from windfall.sdk.wrapped_model import loaded  # noqa: PLC0415 - who uses numpy alone needs no torch
+
+    try:
+        table = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise Misuse(f"{os.fspath(path)} cannot be read as a table: {error}") from None
+    if getattr(table, "ndim", 0) != 2:
+        raise Misuse(f"{os.fspath(path)} is not a table: it has no rows of numbers")
+    loaded(table, model, optimizer, stateful, data)
+
+
 def opened() -> Opened:
     """Open the channel to the machine, once.
 

@@ -19,7 +19,7 @@ from windfall.agent.exec_request import ExecRequest
 from windfall.agent.script_environment import inherited_environment
 from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
-from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
+from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, StoreError, WindfallError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
@@ -46,8 +46,6 @@ _STORE_SHARE = 0.2
 _STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
 _ASK_AGAIN_S = Seconds(0.25)
 _SIGTERM, _SIGINT = 15, 2
-_UNMADE = "unmade"
-"""File in Ray's folder: why the program could not be made."""
 
 
 class ProgramFailed(WindfallError):
@@ -153,8 +151,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     )
     if job.app:
         program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
-    unmade = Path(folder, _UNMADE)
-    node = TierNode(place, about, training, partial(make_program, program, unmade), TierNodePorts(machine.clock, _log))
+    node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     ended = threading.Event()
     try:
@@ -165,9 +162,12 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         while not node.turn():
             if machine.departure.at_once or machine.assignment.body != body:
                 return EXIT_RETRY
-            if node.leave(leaving=machine.departure.leaving) and machine.departure.leaving:
+            leaving = machine.departure.leaving
+            seen = node.look(leaving=leaving)
+            if leaving and not (seen is not None and seen.needed):
                 return EXIT_RETRY
-            _show(machine, *node.state())
+            if seen is not None:
+                _show(machine, seen.layout, seen.committed)
         layout = store.newest_layout()
         assert layout is not None, "training that is over has a layout"
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
@@ -176,11 +176,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
             ended.set()
             watching.join()
             _store_product(machine, store, layout)
-    except NodeLost as error:
-        if unmade.exists():
-            text = unmade.read_text("utf-8")
-            store.write_failure(TierFailure(request.machine, text))
-            raise ProgramFailed(text) from None
+    except (NodeLost, StoreError) as error:
         _log(str(error))
         return EXIT_RETRY
     except Exception as error:
@@ -207,23 +203,6 @@ def _slots(request: ExecRequest) -> int:
 def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: CommittedClock) -> None:
     saved = Step(layout.checkpoint.clock)
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
-
-
-def make_program(make: Callable[[], TierProgram], unmade: Path) -> TierProgram:
-    """Return the program.
-
-    Args:
-        make: returns it.
-        unmade: where what it raises is written: of an actor that cannot be made Ray says only that it is gone.
-
-    Raises:
-        Exception: what `make` raises.
-    """
-    try:
-        return make()
-    except Exception as error:
-        unmade.write_text(failure_text(error), "utf-8")
-        raise
 
 
 def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierApplication:

@@ -75,7 +75,9 @@ def test_a_policy_without_its_package_says_so() -> None:
     """What is missing is named; a policy that is not there is compared with those that are."""
     with pytest.raises(Misuse, match=r"the fleet policy lost needs the package nowhere, which is not installed$"):
         fleet_policy_list.policy("lost")
-    with pytest.raises(Misuse, match="the runtime bags is not installed; this installation has checkpoint, bag, pairs"):
+    with pytest.raises(
+        Misuse, match="the runtime bags is not installed; this installation has checkpoint, bag, paramserver, pairs"
+    ):
         runtime_list.rules("bags")
 
 

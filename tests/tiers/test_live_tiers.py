@@ -65,6 +65,8 @@ def program(settings, partitions):
 """
 """A user's own application, so slow that all machines have joined before it ends."""
 SECONDS = 0.02
+LISTENS = "0A"
+"""State of a socket in the kernel's tables."""
 TRANSIENT = ("worker", "server", "raylet", "machine")
 RESTORING = ("head", "reliable")
 KINDS = (*TRANSIENT, *RESTORING, "coordinator", "controller")
@@ -186,6 +188,26 @@ def kill(rig: Rig, job_id: str, kind: str, chance: random.Random) -> bool:
     return True
 
 
+def listening(rig: Rig) -> dict[str, set[str]]:
+    """The program of each process here that listens beyond loopback, and its addresses as the kernel lists them."""
+    addresses = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTENS:
+                addresses[f"socket:[{words[9]}]"] = words[1]
+    found: dict[str, set[str]] = {}
+    for pid, line in rig._everything():
+        with contextlib.suppress(OSError):
+            files = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+            for address in (addresses[file] for file in files if file in addresses):
+                host = address.partition(":")[0]
+                # Little-endian: 127 is the last byte of an address, or of one that is mapped into IPv6.
+                if not host.endswith("7F"):
+                    found.setdefault(line, set()).add(address)
+    return found
+
+
 def is_over(rig: Rig, job_id: str) -> bool:
     """Whether the job has ended."""
     told = rig.job(job_id)
@@ -286,12 +308,26 @@ def test_a_machine_with_notice_leaves_without_a_clock_done_again(rig: Rig) -> No
 
 
 @pytest.mark.slow
-def test_a_program_that_cannot_be_made_fails_its_job(rig: Rig) -> None:
-    """Machines do not start again without end; `ps` and `logs` say why."""
-    job_id = submit(rig, 50, "1", "windfall.apps.mf", rank=0)
+def test_a_setting_that_the_application_refuses_ends_the_job_with_its_words(rig: Rig) -> None:
+    """After three tries; `logs` has the sentence, and nothing is left."""
+    job_id = submit(rig, 100, "1", "windfall.apps.mf", **{**SETTINGS, "rank": 0})
     told = rig.ended(job_id, 300.0)
 
-    assert told["phase"] == "failed", told
-    assert "settings.rank must be a whole number" in rig.say("logs", job_id)
-    assert "settings.rank must be a whole number" in rig.say("ps", job_id)
-    rig.check(job_id, told, nodes=2)
+    assert told["phase"] == "failed"
+    assert "the script failed 3 times" in told["message"]
+    assert "settings.rank" in rig.say("logs", job_id)
+    rig.until(lambda: not rig.processes("machine", "keeper"), "nothing is left alive")
+
+
+@pytest.mark.slow
+def test_only_ray_listens_beyond_loopback(rig: Rig) -> None:
+    """Its head, nodes, actors, and the processes that have joined it; with a token (see `test_tier_machine`)."""
+    job_id = submit(rig, 600)
+    until_all_compute(rig, job_id, 4)
+    found = listening(rig)
+
+    assert any("gcs_server" in line for line in found), (
+        "Ray binds all addresses: where it does not, say so in the how-to"
+    )
+    rays = ("gcs_server", "raylet/raylet", "ray::", "ray/dashboard/agent.py", "runtime_env/agent", "cli.tier_process")
+    assert [line for line in found if not any(words in line for words in rays)] == []

@@ -12,7 +12,7 @@ import pytest
 from windfall.agent import exec_request
 from windfall.agent.exec_request import ExecRequest
 from windfall.cli import tier_process
-from windfall.errors import EXIT_MISUSE, Misuse
+from windfall.errors import EXIT_MISUSE
 from windfall.terms import RunOptions
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.ray_environment import ray_environment
@@ -130,19 +130,6 @@ def test_settings_that_are_wrong_are_refused_on_the_machine_too(
 ) -> None:
     """A request need not come from a job file."""
     assert "runtime paramserver has reliable 0: write a whole number" in refusal(machine, capsys, clocks=5, reliable=0)
-
-
-def test_why_a_program_cannot_be_made_is_kept(tmp_path: Path) -> None:
-    """In words; what it raises is still raised, and nothing is kept of one that is made."""
-    from windfall.wiring_tiers import make_program, open_application
-
-    unmade = tmp_path / "unmade"
-    program = make_program(lambda: open_application("windfall.apps.mf", {"rank": 4}, 2, str(tmp_path)), unmade)
-    assert program.rows > 0
-    assert not unmade.exists()
-    with pytest.raises(Misuse):
-        make_program(lambda: open_application("windfall.apps.mf", {"rank": 0}, 2, str(tmp_path)), unmade)
-    assert "rank" in unmade.read_text()
 
 
 @pytest.mark.parametrize(

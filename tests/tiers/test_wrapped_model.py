@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from windfall.errors import Misuse
-from windfall.paramserver import Turn
+from windfall.paramserver import Turn, load
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'windfall[torch]'")
 
@@ -263,3 +264,46 @@ def test_what_cannot_be_wrapped_is_refused_by_name() -> None:
     grows.losses.append(1.0)
     with pytest.raises(Misuse, match="what grows during training cannot belong to a data partition"):
         hooks.end(OneTable(hooks), Turn(0, 1, 2, 0))
+
+
+def test_a_trained_table_becomes_a_model_again(tmp_path: Path) -> None:
+    """Parameters, and the statistics and the optimizer's state of the data partition that is asked for."""
+    make = lambda: made(OPTIMIZERS["Adam"])  # noqa: E731 - as short as it is
+    values = trained(make, moved=False)
+    np.save(tmp_path / "table.npy", values)
+    parts, expected = make(), make()
+    wrapped(expected).begin(Seen(values), Turn(1, 8, 2, 0))
+
+    load(tmp_path / "table.npy", *parts[:2], *parts[2], data=1)
+    state, wanted = parts[0].state_dict(), expected[0].state_dict()
+    assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+    assert not torch.equal(state["0.weight"], make()[0].state_dict()["0.weight"])
+    assert str(parts[1].state_dict()) == str(expected[1].state_dict())
+
+
+class Seen:
+    """`Server` of a table that is read."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def pull(self, rows: np.ndarray) -> np.ndarray:
+        """Return values."""
+        return self.values[rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "data", "words"),
+    [
+        (lambda values: values[:-1], 0, "is not one of this model and optimizer"),
+        (lambda values: values.astype(np.float64), 0, "is not one of this model and optimizer"),
+        (lambda values: values, 2, "there is no data partition 2: the table has 2"),
+        (lambda values: values[0], 0, "is not a table"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(change: Any, data: int, words: str, tmp_path: Path) -> None:
+    """Rows missing, other numbers, a data partition that does not exist, no rows at all."""
+    np.save(tmp_path / "table.npy", change(trained(lambda: made(OPTIMIZERS["SGD"]), moved=False, clocks=1)))
+    model, optimizer, _ = made(OPTIMIZERS["SGD"])
+    with pytest.raises(Misuse, match=words):
+        load(tmp_path / "table.npy", model, optimizer, data=data)

@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from windfall.cli import job_verbs, run_reference
+from windfall.cli import job_verbs, run_reference, tier_verbs
 from windfall.cli.options import Json, Plot, StateFolder
 from windfall.cli.run_verbs import open_run
-from windfall.errors import Misuse, RunFailed, StoreError
+from windfall.errors import LogDamaged, Misuse, RunFailed, StoreError
 from windfall.events import Row
 from windfall.ports import Steps
 from windfall.report import account_tables, attempt_timeline, bill, cost_page, machine_timeline, run_leases
@@ -73,8 +73,10 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
             raise Misuse(f"a bag has items, which `windfall ps {view.job_id}` shows")
         if view.run_deleted:
             raise Misuse("its run was deleted, with its journal")
+        if tier_verbs.find_tiers(view.run_url) is not None:
+            raise Misuse(f"a parameter server has clocks, which `windfall ps {view.job_id}` shows")
         run = account_of(view.run_url, made.ends())
-    except (Misuse, StoreError, ValueError) as error:
+    except (Misuse, StoreError, LogDamaged, ValueError) as error:
         unread = f"no account of the run's time: {error}"
     if plot is not None:
         machine_timeline.draw(made, run, plot)

@@ -177,6 +177,20 @@ class RayLinks:
             raise Unreachable(f"{name}: {error}") from None
 
 
+class TierLook(Struct, frozen=True):
+    """What a machine has heard of.
+
+    Attributes:
+        layout: the newest layout.
+        committed: the newest clock.
+        needed: the layout names this machine.
+    """
+
+    layout: ServerLayout
+    committed: CommittedClock
+    needed: bool
+
+
 class MachineActor:
     """A machine: servers, backups and workers.
 
@@ -196,33 +210,45 @@ class MachineActor:
         program: Callable[[], TierProgram],
         slots: int,
     ) -> None:
-        member = TierMember(machine, layout, training.settings)
-        store = ObjectTierStore(open_store(training.store))
-        links, self._program = RayLinks(machine.name, training.pace), program()
-        if isinstance(self._program, ScriptProgram):
-            slots = self._program.loop_slots
-        self._loop = TierLoop(member, links, self._program, store, slots=slots, pace=training.pace)
+        self._machine, self._training, self._layout = machine, training, layout
+        self._make, self._slots = program, slots
+        self._begun = asyncio.Event()
+        self._begun_loop: TierLoop | None = None
 
     async def run(self) -> None:
-        """Serve and compute until training is over; raises as `TierLoop.run`."""
+        """Serve and compute until training is over.
+
+        Raises:
+            Exception: what the program raised, when it was made or computed; as `TierLoop.run`.
+        """
+        # It may read data, or start a script, for minutes; what is wrong with it is an error of this call.
+        program = await asyncio.to_thread(self._make)
+        training, slots = self._training, self._slots
+        if isinstance(program, ScriptProgram):
+            slots = program.loop_slots
         try:
-            await self._loop.run()
+            member = TierMember(self._machine, self._layout, training.settings)
+            links, store = RayLinks(self._machine.name, training.pace), ObjectTierStore(open_store(training.store))
+            self._begun_loop = TierLoop(member, links, program, store, slots=slots, pace=training.pace)
+            self._begun.set()
+            await self._begun_loop.run()
         finally:
-            if isinstance(self._program, ScriptProgram):
-                await asyncio.to_thread(self._program.close)
+            if isinstance(program, ScriptProgram):
+                await asyncio.to_thread(program.close)
 
-    async def leave(self, leaving: bool) -> bool:
-        """Take in whether this machine is to leave; return whether nothing on it is needed."""
-        self._loop.member.leave(leaving)
-        return not self._loop.member.needed
-
-    async def state(self) -> tuple[ServerLayout, CommittedClock]:
-        """Return the newest layout and clock that it has heard of."""
-        return self._loop.member.server.layout, self._loop.member.committed
+    async def look(self, leaving: bool) -> TierLook | None:
+        """Take in whether this machine is to leave, and return what it has heard of; None before it has begun."""
+        if self._begun_loop is None:
+            return None
+        member = self._begun_loop.member
+        member.leave(leaving)
+        return TierLook(member.server.layout, member.committed, member.needed)
 
     async def answer(self, question: Question, sender: str) -> Answer:
-        """Return the answer to another machine's question; raises as `TierLoop.answer`."""
-        return await self._loop.answer(question, sender)
+        """Return the answer to another machine's question, once this one has begun; raises as `TierLoop.answer`."""
+        await self._begun.wait()
+        assert self._begun_loop is not None
+        return await self._begun_loop.answer(question, sender)
 
     async def pid(self) -> int:
         """Return the number of its process."""

@@ -19,14 +19,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windfall.errors import WindfallError
 from windfall.ports import Clock
-from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierTraining
+from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierLook, TierTraining
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct
 from windfall.terms import Seconds
-from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
+from windfall.tier_layout import ServerLayout, TierMachine
 from windfall.wire.python_programs import program
 
 CONNECT_MAX_S = 60.0
@@ -156,22 +156,17 @@ class TierNode:
             self._running = None
         return False
 
-    def state(self) -> tuple[ServerLayout, CommittedClock]:
-        """Return the newest layout and clock that this machine has heard of.
+    def look(self, *, leaving: bool) -> TierLook | None:
+        """Say whether this machine is to leave; return what it has heard of, None before it has begun.
 
         Raises:
             NodeLost: its actor does not answer.
         """
-        found: tuple[ServerLayout, CommittedClock] = self._ask("state")
+        try:
+            found: TierLook | None = ray.get(self._actor.look.remote(leaving), timeout=CONNECT_MAX_S)
+        except RayError as error:
+            raise NodeLost(f"the actor of this machine does not answer: {_first_line(error)}") from None
         return found
-
-    def leave(self, *, leaving: bool = True) -> bool:
-        """Say that this machine is to leave, or after all is not; return whether nothing on it is needed any more.
-
-        Raises:
-            NodeLost: its actor does not answer.
-        """
-        return bool(self._ask("leave", leaving))
 
     def end(self) -> None:
         """End everything that was started."""
@@ -184,12 +179,6 @@ class TierNode:
                 self._node.wait(5.0)
             except subprocess.TimeoutExpired:
                 self._node.kill()
-
-    def _ask(self, method: str, *arguments: object) -> Any:
-        try:
-            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=CONNECT_MAX_S)
-        except RayError as error:
-            raise NodeLost(f"the actor of this machine does not answer: {_first_line(error)}") from None
 
     def _look_at_node(self) -> None:
         assert self._node is not None
@@ -243,7 +232,7 @@ def _start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     argv = [
         *program("ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *where,
-        *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0"),
+        *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0", "--include-log-monitor=false"),
         *(f"--object-store-memory={place.store_bytes}", f"--temp-dir={place.folder}"),
     ]
     with open(os.path.join(place.folder, "start.log"), "wb") as output:

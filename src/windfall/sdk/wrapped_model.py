@@ -102,13 +102,32 @@ class WrappedModel:
                 "the parameter server has another model, or one with other first weights, than this process built: call "
                 "torch.manual_seed with a fixed number before the model is built"
             )
+        self._take(found)
+        self._before = found
+
+    def take_table(self, values: NDArray[Any], data: int) -> None:
+        """Make the model what a whole table has, and all that belongs to a data partition what the table has for this one.
+
+        Raises:
+            Misuse: the table is not one of such a model, or has no such data partition.
+        """
+        partitions = (len(values) - self._shared) / self._private
+        if values.dtype != self.dtype or partitions < 1 or partitions != int(partitions):
+            raise Misuse(
+                f"the table of {len(values)} rows of {values.shape[1]} {values.dtype} is not one of this model and optimizer: "
+                "build them as the script that was trained does"
+            )
+        if not 0 <= data < partitions:
+            raise Misuse(f"there is no data partition {data}: the table has {partitions:.0f}")
+        self._take(values[self._rows_of(data)])
+
+    def _take(self, found: NDArray[Any]) -> None:
         parameters = torch.from_numpy(found[1 : self._shared].reshape(-1))
         with torch.no_grad():
             for start, parameter in self._placed():
                 parameter.copy_(parameters[start : start + parameter.numel()].view(parameter.shape))
                 parameter.grad = None
             self._state.load(found[self._shared :].reshape(-1)[: self._state.size])
-        self._before = found
 
     def end(self, server: paramserver.Server, turn: paramserver.Turn) -> None:
         """Push how the model, and what belongs to the data partition, have changed.
@@ -176,6 +195,11 @@ def wrapped(model: Any, optimizer: Any, stateful: Sequence[Any], width: int) -> 
     opened = paramserver.opened()
     hooks = WrappedModel(model, optimizer, stateful, width, opened.partitions)
     return paramserver.Server(opened, paramserver.TableForm(hooks.rows, width, hooks.dtype), hooks.first, hooks)
+
+
+def loaded(table: NDArray[Any], model: Any, optimizer: Any, stateful: Sequence[Any], data: int) -> None:
+    """Make a model what a table has; see `windfall.paramserver.load`."""
+    WrappedModel(model, optimizer, stateful, table.shape[1], 1).take_table(table, data)
 
 
 def _seed(turn: paramserver.Turn) -> None:
