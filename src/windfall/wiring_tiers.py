@@ -21,11 +21,13 @@ from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
 from windfall.errors import EXIT_DONE, EXIT_RETRY, EXIT_STOPPED, Misuse, StoreError, WindfallError
 from windfall.events import AssignmentChanged
+from windfall.extras import install
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
+from windfall.policies.policy_registry import PARAMSERVER
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
@@ -253,7 +255,7 @@ def _check_program(job: TierJob) -> None:
                 f"runtime paramserver: there is no module {missing}, which app {job.app} names: put it into workdir, or let "
                 "setup install it"
             ) from None
-        advice = "pip install 'windfall[paramserver]'" if job.app.startswith("windfall.") else "setup can install it"
+        advice = install(PARAMSERVER) if job.app.startswith("windfall.") else "setup can install it"
         raise Misuse(
             f"runtime paramserver: app {job.app} needs the module {missing}, which is not here; {advice}"
         ) from None

@@ -13,6 +13,7 @@ from windfall.agent import exec_request
 from windfall.agent.exec_request import ExecRequest
 from windfall.cli import tier_process
 from windfall.errors import EXIT_MISUSE
+from windfall.extras import install
 from windfall.terms import RunOptions
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.ray_environment import ray_environment
@@ -81,7 +82,7 @@ def test_a_machine_without_ray_says_what_to_install(
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert refusal(machine, capsys, clocks=5) == (
-        "windfall: runtime paramserver needs Ray, which this machine lacks: pip install 'windfall[paramserver]'"
+        f"windfall: runtime paramserver needs Ray, which this machine lacks: {install('paramserver')}"
     )
 
 

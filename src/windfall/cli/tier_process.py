@@ -17,7 +17,9 @@ from pathlib import Path
 from windfall.agent.contained_program import run_contained
 from windfall.agent.exec_request import ExecRequest, load
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
+from windfall.extras import install
 from windfall.linux import processes
+from windfall.policies.policy_registry import PARAMSERVER
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.python_programs import program
 from windfall.wire.ray_environment import ray_environment
@@ -77,9 +79,7 @@ def _check_ray() -> None:
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise Misuse(
-            "runtime paramserver needs Ray, which this machine lacks: pip install 'windfall[paramserver]'"
-        ) from None
+        raise Misuse(f"runtime paramserver needs Ray, which this machine lacks: {install(PARAMSERVER)}") from None
     if tuple(int(part) for part in version.split(".")[:2]) < RAY_MIN:
         least = ".".join(map(str, RAY_MIN))
         raise Misuse(f"runtime paramserver needs Ray {least} or newer, and this machine has {version}")

@@ -235,6 +235,12 @@ def _start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
         *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0", "--include-log-monitor=false"),
         *(f"--object-store-memory={place.store_bytes}", f"--temp-dir={place.folder}"),
     ]
+    if " " in argv[0]:
+        # Ray starts some of its processes by a shell, to which it does not quote the path.
+        binaries, name = os.path.split(argv[0])
+        link = os.path.join(place.folder, "python")
+        os.symlink(os.path.dirname(binaries), link)
+        argv[0] = os.path.join(link, os.path.basename(binaries), name)
     with open(os.path.join(place.folder, "start.log"), "wb") as output:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
