@@ -40,6 +40,7 @@ def benchmarks() -> list[Callable[[], Benchmark]]:
     """The pairs of this module."""
     return [
         script_values_vs_copies_100_mb,
+        script_values_vs_copies_100_kb,
         script_values_vs_ray_100_mb,
         script_values_vs_ray_100_kb,
     ]
@@ -146,9 +147,17 @@ class RayWholeTable:
 
 
 def script_values_vs_copies_100_mb() -> Benchmark:
-    """A large dense block; for a few rows, the wake-ups of two processes cost far more than copies."""
-    ours, copies = Channel(LARGE_BYTES, LARGE_ROUNDS), Copies(LARGE_BYTES, LARGE_ROUNDS)
-    name = "pull and push 100 MB vs 2 copies and an add"
+    """A large dense block."""
+    return _vs_copies("pull and push 100 MB vs 2 copies and an add", LARGE_BYTES, LARGE_ROUNDS)
+
+
+def script_values_vs_copies_100_kb() -> Benchmark:
+    """A few rows: it is missed by far, since the wake-ups of two processes cost more than copies."""
+    return _vs_copies("pull and push 100 KB vs 2 copies and an add", SMALL_BYTES, SMALL_ROUNDS)
+
+
+def _vs_copies(name: str, size: int, rounds: int) -> Benchmark:
+    ours, copies = Channel(size, rounds), Copies(size, rounds)
     return Benchmark(name, ours.speed, copies.speed, 0.7, at_most=False, unit="B/s", rounds=15, close=ours.close)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -47,7 +48,6 @@ _STORE_SHARE = 0.2
 """Share of a machine's memory for messages that are on their way."""
 _STORE_BYTES_MIN, _STORE_BYTES_MAX = 128 << 20, 8 << 30
 _ASK_AGAIN_S = Seconds(0.25)
-_SIGTERM, _SIGINT = 15, 2
 
 
 class ProgramFailed(WindfallError):
@@ -69,7 +69,7 @@ class _Departure:
         """Read signals: SIGTERM and a first SIGINT ask to leave, a second one at once."""
         interrupts = 0
         while data := os.read(signals_fd, 64):
-            interrupts += data.count(_SIGINT)
+            interrupts += data.count(signal.SIGINT)
             self.leaving = True
             self.at_once = interrupts > 1
 

@@ -44,14 +44,6 @@ class LeastSquares:
             time.sleep(self.seconds)
         table.push(rows, -0.002 * a.T @ (a @ x - b))
 
-    def evaluate(self, values: Values) -> float:
-        """Return the mean square of what is left."""
-        return float(np.mean((self._a @ (values - self.wanted)) ** 2))
-
-    def write(self, values: Values, folder: Path) -> None:
-        """Write the unknowns."""
-        np.save(folder / "unknowns.npy", values)
-
     def alone(self, clocks: int) -> Values:
         """Return what one process computes, with the sums in the order of data partitions."""
         x = np.zeros((self.rows, 1))

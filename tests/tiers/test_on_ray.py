@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.tiers.least_squares import Noted
+from windfall.errors import StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_coordinator_loop import LostMachine
@@ -22,7 +24,7 @@ from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
-from windfall.tier_layout import CommittedClock, TierMachine
+from windfall.tier_layout import CommittedClock, ServerLayout, TierMachine
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'windfall[ray]'")
 PARTS, DATA, CLOCKS = 3, 4, 80
@@ -163,6 +165,35 @@ def training(on_ray: None, tmp_path: Path, request: pytest.FixtureRequest) -> It
 def machines(*names: str, save_every: int = 1000) -> pytest.MarkDecorator:
     """Train on these machines."""
     return pytest.mark.parametrize("training", [(list(names), save_every)], indirect=True, ids=["-".join(names)])
+
+
+def test_a_coordinator_takes_over_once_a_store_that_is_away_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one coordinator, though several calls wait for it."""
+    from windfall.runtimes.tier_actors import CoordinatorActor, TierTraining
+
+    write, failures = ObjectTierStore.write_layout, [StoreUnreachable("away")] * 2
+
+    def failing(store: ObjectTierStore, layout: ServerLayout) -> bool:
+        if failures:
+            raise failures.pop()
+        return write(store, layout)
+
+    monkeypatch.setattr(ObjectTierStore, "write_layout", failing)
+    training = TierTraining(
+        folder_url(str(tmp_path)), ServerSettings(0, 1, CLOCKS), PARTS, DATA, pace=TierPace(store_retry_s=0.01)
+    )
+
+    async def asked() -> list[object]:
+        actor = CoordinatorActor(training, [TierMachine("r1", True)])
+        return list(await asyncio.gather(actor.layout(), actor.layout(), actor.committed()))
+
+    first, second, committed = asyncio.run(asked())
+    assert first == second == ObjectTierStore(open_store(training.store)).newest_layout()
+    assert isinstance(first, ServerLayout)
+    assert (first.version, first.coordinator, failures) == (1, 1, [])
+    assert committed == CommittedClock(0, 0)
 
 
 @machines("r1", "t1", "t2", "t3")

@@ -71,17 +71,29 @@ class CoordinatorActor:
     """
 
     def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
-        self._training = training
+        self._training, self._first = training, machines
         self._store = ObjectTierStore(open_store(training.store))
-        layout = self._taken_over(machines)
-        self._loop = TierCoordinatorLoop(
+        self._begun: asyncio.Future[TierCoordinatorLoop] | None = None
+
+    async def _loop(self) -> TierCoordinatorLoop:
+        """Return the loop, once the log is taken over: the first call begins with it."""
+        if self._begun is None:
+            self._begun = asyncio.ensure_future(self._taken_over_loop())
+        return await asyncio.shield(self._begun)
+
+    async def _taken_over_loop(self) -> TierCoordinatorLoop:
+        training = self._training
+        layout, status = await through_outages(lambda: asyncio.to_thread(self._taken_over), training.pace)
+        loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
             StoredLog(self._store, training.pace, lambda: WallTime(time.time()), layout.checkpoint),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
             pace=training.pace,
-            status=self._last_status(),
+            status=status,
         )
+        loop.start()
+        return loop
 
     def _last_status(self) -> TierStatus | None:
         try:
@@ -90,51 +102,52 @@ class CoordinatorActor:
             # Only counts are lost with it, and the next one takes its place.
             return None
 
-    def _taken_over(self, machines: Sequence[TierMachine]) -> ServerLayout:
-        """Write the first layout, or the one that says that this coordinator has started."""
+    def _taken_over(self) -> tuple[ServerLayout, TierStatus | None]:
+        """Write the first layout, or the one that says that this coordinator has started; return it, and the last status."""
         training, newest = self._training, None
         while True:
             newest = self._store.newest_layout(newest)
             if newest is None:
                 nowhere = TierPlacement(("",) * training.parts, ("",) * training.parts, ("",) * training.data)
-                layout = first_layout(place_tiers(machines, nowhere, training.ratios))
+                layout = first_layout(place_tiers(self._first, nowhere, training.ratios))
             else:
                 layout = taken_by_next_coordinator(newest)
             layout = replace(layout, nonce=random_names.new_nonce())
             if self._store.write_layout(layout):
-                return layout
+                return layout, self._last_status()
 
     async def run(self) -> None:
         """Decide until training is over.
 
         Raises:
             Superseded: another coordinator has started.
+            NewerFormat, LogDamaged: the log cannot be read.
         """
-        self._loop.start()
-        watching = asyncio.create_task(self._watch_for_stop())
+        loop = await self._loop()
+        watching = asyncio.create_task(self._watch_for_stop(loop.coordinator))
         try:
-            await self._loop.run()
+            await loop.run()
         finally:
             watching.cancel()
-        coordinator = self._loop.coordinator
+        coordinator = loop.coordinator
         if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
             number = coordinator.layout.coordinator
             await through_outages(lambda: asyncio.to_thread(self._store.write_stopped, number), self._training.pace)
 
-    async def _watch_for_stop(self) -> None:
+    async def _watch_for_stop(self, coordinator: TierCoordinator) -> None:
         while True:
             with contextlib.suppress(StoreError):
-                if await asyncio.to_thread(self._store.stop_asked) >= self._loop.coordinator.layout.coordinator:
-                    self._loop.coordinator.stop()
+                if await asyncio.to_thread(self._store.stop_asked) >= coordinator.layout.coordinator:
+                    coordinator.stop()
             await asyncio.sleep(STOP_LOOK_S)
 
     async def layout(self) -> ServerLayout:
         """Return the newest layout."""
-        return self._loop.coordinator.layout
+        return (await self._loop()).coordinator.layout
 
     async def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
-        return self._loop.coordinator.committed()
+        return (await self._loop()).coordinator.committed()
 
     async def pid(self) -> int:
         """Return the number of its process."""
@@ -142,7 +155,7 @@ class CoordinatorActor:
 
     async def hear(self, report: TierReport) -> tuple[ServerLayout, CommittedClock]:
         """Take in a report and return what counts; raises as `TierCoordinatorLoop.hear`."""
-        return self._loop.hear(report)
+        return (await self._loop()).hear(report)
 
 
 class RayLinks:
