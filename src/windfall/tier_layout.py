@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from windfall.structs import Struct, Tagged
-from windfall.tier_status import TierCounters
+from windfall.tier_status import LossReached, TierCounters
 
 VERSION = 1
 
@@ -78,6 +78,7 @@ class ServerLayout(Tagged, frozen=True):
         parts, data: by number.
         restores: how many terms began from the store.
         redone: clocks to which some data partition had come that were taken back, in all terms, as far as reported.
+        reached: training ends here, as its loss is reached; None: with its last clock.
         because: what has changed, and why.
         nonce: random; tells whose record it is if an answer was lost.
     """
@@ -94,6 +95,15 @@ class ServerLayout(Tagged, frozen=True):
     nonce: str = ""
     restores: int = 0
     redone: int = 0
+    reached: LossReached | None = None
+
+    def last_clock(self, clocks: int) -> int:
+        """Return the clock with which training ends, of all those that it may take."""
+        return clocks if self.reached is None else min(clocks, self.reached.clock)
+
+    def is_done(self, clocks: int) -> bool:
+        """Whether the state with which training ends is in the store, of all the clocks that it may take."""
+        return self.checkpoint.clock >= self.last_clock(clocks)
 
 
 class TierFailure(Tagged, frozen=True):

@@ -70,6 +70,18 @@ class TierMachineStatus(Tagged, frozen=True):
     counters: TierCounters
 
 
+class LossReached(Tagged, frozen=True):
+    """Training has reached the loss that it was for.
+
+    Attributes:
+        clock: with which it ends, before its last one.
+        loss: that it had there.
+    """
+
+    clock: int
+    loss: float
+
+
 class TierStatus(Tagged, frozen=True):
     """The whole.
 
@@ -90,6 +102,8 @@ class TierStatus(Tagged, frozen=True):
         over: training is over.
         loss: the mean of the losses of the newest turn of each data partition, so of the last pass over all of them; each is
             of the batch of its turn, at the parameters that the turn read.  None: the program does not say.
+        goal: the training loss with which training ends before its last clock; None: with that clock alone.
+        reached: where it ends for that.
     """
 
     at: WallTime
@@ -108,6 +122,8 @@ class TierStatus(Tagged, frozen=True):
     left: int
     over: bool
     loss: float | None = None
+    goal: float | None = None
+    reached: LossReached | None = None
 
 
 class TierPoint(Tagged, frozen=True):

@@ -147,7 +147,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_cpus(request))
     settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
-    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
+    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace, loss=body.get(tier_rules.LOSS))
     program: Callable[[], TierProgram] = partial(
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
@@ -173,7 +173,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         layout = store.newest_layout()
         assert layout is not None, "training that is over has a layout"
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
-        done = layout.checkpoint.clock >= job.clocks
+        done = layout.is_done(job.clocks)
         if done and leads:
             ended.set()
             watching.join()

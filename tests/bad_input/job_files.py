@@ -283,6 +283,12 @@ PARAMSERVER = (
         "remove num_nodes",
         schema=False,
     ),
-    _bad("tiers-loss", f"{MF}objective: {{loss: 1}}\n", "2:13", "paramserver does not; remove it", schema=False),
+    _bad(
+        "tiers-profile",
+        "runtime: {paramserver: {clocks: 5, app: windfall.apps.mf, profile: {workload: {}}}}\n",
+        "1:68",
+        "runtime.paramserver has a profile that needs platform: let `windfall drill JOB --profile` write it",
+        schema=False,
+    ),
 )
 CASES = (*SYNTAX, *KEYS, *VALUES, *TOGETHER, *PARAMSERVER)

@@ -24,11 +24,12 @@ class InStep:
         layouts: all so far.
         loads: checkpoints that were read from the store.
         slow: data partitions that never compute.
+        silent: data partitions whose program says no loss; that of the others is 1 / clock.
     """
 
     def __init__(
         self, names: Collection[str], *, parts: int = 2, data: int = 4, staleness: int | None = 0, clocks: int = 1000,
-        save_every: int = 1000, ratios: StageRatios | None = None,
+        save_every: int = 1000, ratios: StageRatios | None = None, loss: float | None = None,
     ) -> None:  # fmt: skip
         self.ratios = ratios or StageRatios()
         self.settings = ServerSettings(staleness, 1, clocks)
@@ -37,12 +38,13 @@ class InStep:
         first = first_layout(place_tiers(list(self.machines.values()), nowhere, self.ratios))
         self.layouts: list[ServerLayout] = [first]
         self.members = {name: TierMember(one, first, self.settings) for name, one in self.machines.items()}
-        self.coordinator = TierCoordinator(first, self.ratios, save_every, clocks)
+        self.coordinator = TierCoordinator(first, self.ratios, save_every, clocks, loss)
         self.store: dict[tuple[int, StoredClock], np.ndarray] = {
             (part, StoredClock()): np.zeros((ROWS, 1)) for part in range(parts)
         }
         self.loads: list[StoredClock] = []
         self.slow: set[int] = set()
+        self.silent: set[int] = set()
 
     @property
     def layout(self) -> ServerLayout:
@@ -107,7 +109,8 @@ class InStep:
         for push in member.worker.turns():
             seen = None if push.data in self.slow else member.worker.read(push, [rows] * len(self.layout.parts))
             if seen is not None:
-                member.worker.computed(push, [RowValues(rows, np.ones((ROWS, 1))) for _ in seen])
+                loss = None if push.data in self.silent else 1.0 / push.clock
+                member.worker.computed(push, [RowValues(rows, np.ones((ROWS, 1))) for _ in seen], loss)
 
 
 def _machine(name: str, order: int) -> TierMachine:

@@ -15,7 +15,7 @@ from windfall.cli.bag_history import CarriedItem
 from windfall.cli.local_zone import local_time
 from windfall.cli.locations import absolute_url, local_user
 from windfall.errors import ControllerError, Misuse
-from windfall.jobs import Injection, Job
+from windfall.jobs import Injection, Job, RuntimeSpec
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
 from windfall.report import bag_words
@@ -107,7 +107,9 @@ class Draft(Struct, frozen=True):
             plan["warnings"] += [deadline.note] if deadline.note else []
 
     def _code_warnings(self) -> Iterator[str]:
-        yield from code_warnings(self.file.run, self.file.setup, self.code, saves=self.rows is None)
+        # Other runtimes keep the state themselves.
+        saves = self.rows is None and (self.file.runtime or RuntimeSpec()).name == RuntimeSpec().name
+        yield from code_warnings(self.file.run, self.file.setup, self.code, saves=saves)
         yield from bag_words.warnings(self.job(), self.file.run, self.code)
 
     def job(self, packed: Bundle | None = None, code: str | None = None) -> Job:

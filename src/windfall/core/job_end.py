@@ -142,7 +142,24 @@ def _done(turn: FleetTurn) -> str:
     sdk_inactive = not turn.state.safe_amount and any(
         unit.report is not None and unit.report.sdk_inactive for unit in turn.units.values()
     )
-    return f"{RUN_DONE}{'; its script never called Windfall: nothing was saved on the way' if sdk_inactive else ''}"
+    silent = "; its script never called Windfall: nothing was saved on the way" if sdk_inactive else ""
+    return f"{RUN_DONE}{_against_goal(turn)}{silent}"
+
+
+def _against_goal(turn: FleetTurn) -> str:
+    """Return how a run that is done ended, beside the training loss that it was for; nothing if it had none."""
+    goal, observed = turn.job.objective.loss, turn.state.progress
+    if goal is None or observed is None:
+        return ""
+    progress = observed.progress
+    work = f"{progress.done.amount:g} {progress.done.unit.value}s"
+    if progress.loss is None:
+        return f": after {work}; its training loss is not known"
+    if progress.loss <= goal:
+        return f": its training loss of {goal:g} is reached, {progress.loss:.6g} after {work}"
+    return (
+        f": at its end after {work}, with a training loss of {progress.loss:.6g}, above the {goal:g} of its objective"
+    )
 
 
 def _stopped_outside(turn: FleetTurn, observed: ProgressObserved) -> bool:
@@ -328,7 +345,7 @@ def _advance(turn: FleetTurn) -> None:
     for unit in list(turn.units.values()):
         # A release of one machine would end its gang.
         if not (saving and gangs.works(turn, unit)):
-            turn.release(unit, pending_end.message)
+            turn.release(unit, RUN_DONE if pending_end.final is JobPhase.DONE else pending_end.message)
     if saving and pending_end.saves_until is not None:
         turn.later.append(pending_end.saves_until)
     pending = any(entry.outcome_unknown or entry.state is not OrderState.CANCELLED for entry in turn.orders.values())

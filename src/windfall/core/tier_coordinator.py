@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windfall.core.tier_decisions import all_copied, common_clock, next_layout
+from windfall.core.tier_decisions import all_copied, common_clock, next_layout, training_loss, with_end
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.structs import replace
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
@@ -22,17 +22,20 @@ class TierCoordinator:
         ratios: above which the later stages begin.
         save_every: clocks from one checkpoint in the store to the next.
         clocks: training ends with this one, which is stored too.
+        loss: training ends before that once its loss is no larger; None: it does not.
 
     Attributes:
         layout: the newest.
     """
 
-    def __init__(self, layout: ServerLayout, ratios: StageRatios, save_every: int, clocks: int) -> None:
-        self.layout, self.ratios, self.save_every, self.clocks = layout, ratios, save_every, clocks
+    def __init__(
+        self, layout: ServerLayout, ratios: StageRatios, save_every: int, clocks: int, loss: float | None = None
+    ) -> None:
+        self.layout, self.ratios, self.save_every, self.clocks, self.goal = layout, ratios, save_every, clocks, loss
         self._reports: dict[str, TierReport] = {}
         self._committed = layout.base
         self._saving: int | None = None
-        self._last = clocks
+        self._stops_at: int | None = None
 
     @property
     def reports(self) -> Mapping[str, TierReport]:
@@ -48,8 +51,14 @@ class TierCoordinator:
 
     def stop(self) -> None:
         """End training with a clock that all backups have, which is stored."""
-        self._last = min(self._last, self._committed)
+        if self._stops_at is None:
+            self._stops_at = self._committed
         self._commit()
+
+    @property
+    def _last(self) -> int:
+        last = self.layout.last_clock(self.clocks)
+        return last if self._stops_at is None else min(last, self._stops_at)
 
     def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
@@ -73,7 +82,9 @@ class TierCoordinator:
         layout = self.layout
         lost = self.machines_named() - {machine.name for machine in machines}
         known = [self._with_data(machine) for machine in machines]
-        return next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
+        changed = next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
+        loss = None if self.goal is None else training_loss(layout, self._reports)
+        return with_end(layout, changed, self._committed, loss, self.goal)
 
     def written(self, layout: ServerLayout) -> None:
         """Take in that a layout is in the log."""

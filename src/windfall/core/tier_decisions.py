@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from windfall.policies.layout.tiers import TierPlacement
 from windfall.structs import replace
 from windfall.tier_layout import DataPlace, PartPlace, ServerLayout, StoredClock, TierReport
+from windfall.tier_status import LossReached
 
 
 def first_layout(wanted: TierPlacement) -> ServerLayout:
@@ -97,6 +98,49 @@ def next_layout(
     return _moved_on(layout, reports, lost, wanted)
 
 
+def training_loss(layout: ServerLayout, reports: Mapping[str, TierReport]) -> float | None:
+    """Return the mean loss of the newest turn of each data partition; None as long as some have said none in this term.
+
+    Turns of lost machines count: what they pushed does.
+    """
+    newest: dict[int, tuple[int, float]] = {}
+    for report in reports.values():
+        if report.term == layout.term:
+            for data, found in report.losses.items():
+                newest[data] = max(found, newest.get(data, found))
+    if len(newest) < len(layout.data):
+        return None
+    return sum(loss for _, loss in newest.values()) / len(newest)
+
+
+def with_end(
+    layout: ServerLayout, changed: ServerLayout | None, clock: int, loss: float | None, goal: float | None
+) -> ServerLayout | None:
+    """Return the next layout, which ends training if its loss is reached; None: the newest one stands.
+
+    It ends with a clock that all backups have, which no loss of servers takes back; a return to a checkpoint does, and takes
+    the end back too.
+
+    Args:
+        layout: the newest.
+        changed: the next one without this; None: there is none.
+        clock: the newest that all backups have.
+        loss: of training there; None if it is not known.
+        goal: at or below which training ends; None: it ends with its last clock alone.
+    """
+    if goal is None or loss is None or not loss <= goal or layout.reached is not None:
+        return changed
+    if changed is not None and changed.term > layout.term:
+        return changed
+    because = f"a training loss of {loss:.6g} is reached at clock {clock}"
+    return replace(
+        changed or layout,
+        version=layout.version + 1,
+        reached=LossReached(clock, loss),
+        because=because if changed is None else f"{changed.because}; {because}",
+    )
+
+
 def _restored(
     layout: ServerLayout, reports: Mapping[str, TierReport], lost: frozenset[str], wanted: TierPlacement
 ) -> ServerLayout:
@@ -112,6 +156,8 @@ def _restored(
         restored=layout.term + 1,
         restores=layout.restores + 1,
         redone=layout.redone + max([0, *(done - clock for done in _done(layout, reports))]),
+        # The clock that reached the loss is taken back, or is stored, and then nothing is decided any more.
+        reached=None,
         base=clock,
         parts=parts,
         data=_begun(layout, clock, reports, lost, wanted),

@@ -80,6 +80,8 @@ def tier_status(
         left=(0 if before is None else before.left) + sum(one.leaving for one in went),
         over=committed.over,
         loss=batch_loss(reports.values(), None if before is None else before.loss),
+        goal=coordinator.goal,
+        reached=layout.reached,
     )
 
 

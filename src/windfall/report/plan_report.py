@@ -55,7 +55,7 @@ def code_warnings(run: str, setup: str | None, code: PackedBundle | None, *, sav
         run: the job's command, as shell text.
         setup: what each machine runs before it, which may install code too.
         code: the code that is uploaded.
-        saves: whether a lost machine costs what was not saved; not so where items run again.
+        saves: whether a lost machine costs what was not saved; not so where items run again, or the runtime keeps the state.
     """
     missing = [path for path in _scripts(run) if code is None or path not in code.paths]
     if missing and not setup:
@@ -177,7 +177,8 @@ def _policy(kind: PolicyKind, name: str) -> str:
 def _head(job: Job, plan: Mapping[str, Any]) -> str:
     chosen, fleets = plan["chosen"], plan.get("fleet")
     count = f"{chosen['machines']} x " if chosen["machines"] > 1 else ""
-    work = "" if job.work is None else f"{job.work.amount:g} {job.work.unit}s on "
+    most = "" if job.objective.loss is None else "at most "
+    work = "" if job.work is None else f"{most}{job.work.amount:g} {job.work.unit}s on "
     for number in plan["numbers"]:
         if number["name"] == PlanNumberKey.WORK and number["basis"] == NumberBasis.DERIVED:  # depends on the machines
             work = f"{number['value']:.0f} {number['unit']} on "

@@ -52,6 +52,8 @@ def lines(record: TierRecord) -> list[tuple[str, str]]:
         found.append(("batch loss", f"{status.loss:.6g} in the newest turns"))
     if record.history and record.history[-1].loss is not None:
         found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
+    if status.goal is not None:
+        found.append(("goal", _goal(status)))
     if record.failure is not None:
         found.append(
             ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
@@ -67,6 +69,20 @@ def _redone(status: TierStatus) -> str:
     restores = count_text(status.restores, "return to a checkpoint", "returns to a checkpoint")
     gone = f"{count_text(status.lost, 'machine', 'machines')} lost, {status.left} left with notice"
     return f"{count_text(status.clocks_redone, 'clock', 'clocks')}, by {backs} and {restores}; {gone}"
+
+
+def _goal(status: TierStatus) -> str:
+    """Return what training is for, and which of its two ends it has come to."""
+    goal = f"a training loss of {status.goal:.6g}"
+    if status.reached is not None:
+        at = f"{status.reached.loss:.6g} at clock {status.reached.clock:,}"
+        return f"{goal} is reached: {at}, where training {'ended' if status.over else 'ends'}"
+    if not status.over:
+        return f"{goal}, or clock {status.clocks:,}"
+    if status.clock < status.clocks:
+        return f"{goal} is not reached: training was asked to stop"
+    loss = "it is not known" if status.loss is None else f"it is {status.loss:.6g}"
+    return f"{goal} is not reached: {loss} after the last clock, where training ended"
 
 
 def rows(status: TierStatus) -> list[tuple[str, ...]]:

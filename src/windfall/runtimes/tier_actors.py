@@ -52,6 +52,7 @@ class TierTraining(Struct, frozen=True):
         parts, data: how many parts of the state and data partitions there are.
         ratios: above which the later stages begin.
         pace: how often all do what.
+        loss: training ends once its loss is no larger; None: with its last clock alone.
     """
 
     store: str
@@ -60,6 +61,7 @@ class TierTraining(Struct, frozen=True):
     data: int
     ratios: StageRatios = StageRatios()
     pace: TierPace = USUAL
+    loss: float | None = None
 
 
 class CoordinatorActor:
@@ -85,7 +87,7 @@ class CoordinatorActor:
         training = self._training
         layout, status = await through_outages(lambda: asyncio.to_thread(self._taken_over), training.pace)
         loop = TierCoordinatorLoop(
-            TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks),
+            TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks, training.loss),
             StoredLog(self._store, training.pace, lambda: WallTime(time.time()), layout.checkpoint),
             lambda: asyncio.get_running_loop().time(),
             random_names.new_nonce,
@@ -130,7 +132,7 @@ class CoordinatorActor:
         finally:
             watching.cancel()
         coordinator = loop.coordinator
-        if coordinator.layout.checkpoint.clock < self._training.settings.clocks:
+        if not coordinator.layout.is_done(self._training.settings.clocks):
             number = coordinator.layout.coordinator
             await through_outages(lambda: asyncio.to_thread(self._store.write_stopped, number), self._training.pace)
 

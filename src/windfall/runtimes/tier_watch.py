@@ -34,12 +34,17 @@ class TierWatch:
             outcome = Outcome.DONE
         elif self._store.stopped() == self._layout.coordinator:
             outcome = Outcome.WAITING
-        history = self._store.history()
-        loss = history[-1].loss if history else None
         self._failures = self._store.failures(self._failures)
         return ProgressObserved(
-            Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome, loss=loss)
+            Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome, loss=self._loss())
         )
+
+    def _loss(self) -> float | None:
+        """Return the training loss: that with which training ends, or else the newest that its coordinator has written."""
+        if self._layout is not None and self._layout.reached is not None:
+            return self._layout.reached.loss
+        status = self._store.status()
+        return None if status is None else status.loss
 
     def declare_gone(self, machine_id: str) -> None:
         """Do nothing: the coordinator knows within two seconds that a machine is silent."""

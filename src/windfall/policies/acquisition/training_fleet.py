@@ -100,7 +100,8 @@ def workers_of(view: FleetView, estimates: FleetEstimates) -> FleetTarget:
     needs = offer_slots.joined(view, scaling, workers)
     if needs is view.needs:
         return kept
-    return FleetTarget(needs, wake_at=wake_at, decision=_decision(market, problem, course, plan))
+    missing = sum(slot.role == scaling.role and bool(slot.wants) for slot in view.needs) - len(held)
+    return FleetTarget(needs, wake_at=wake_at, decision=_decision(market, problem, course, plan, missing))
 
 
 # ---------------------------------------------------------------------------------------------------------- what is seen
@@ -188,7 +189,9 @@ def _added(view: FleetView, scaling: Scaling, pools: Pools, held: tuple[Slot, ..
     return tuple(found)
 
 
-def _decision(market: WorkerMarket, problem: ProvisioningProblem, course: _Course, plan: ProvisioningPlan) -> Decision:
+def _decision(
+    market: WorkerMarket, problem: ProvisioningProblem, course: _Course, plan: ProvisioningPlan, missing: int
+) -> Decision:
     def text(counts: tuple[int, ...]) -> str:
         return offer_notes.fleet_text(tuple((key, n) for key, n in zip(market.pools.keys, counts, strict=True) if n))
 
@@ -199,7 +202,13 @@ def _decision(market: WorkerMarket, problem: ProvisioningProblem, course: _Cours
         ("predicted time", plan.time_s, "s"),
         ("predicted cost", plan.cost_usd, "USD"),
     ]
+    if missing:
+        values.insert(0, ("workers lost or leaving", float(missing), ""))
     before = (text(problem.held),) if any(problem.held) else ()
+    if before:
+        values.append(
+            ("time without others", plan_of(replace(problem, loss_now=course.loss_now), problem.held).time_s, "s")
+        )
     rationale = tuple(ComparedValue(*row) for row in values if math.isfinite(row[1]))
     return Decision(SPOTDNN, VERSION, text(plan.counts), rationale, before)
 

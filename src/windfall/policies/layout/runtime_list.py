@@ -96,6 +96,10 @@ class RuntimeRules(Struct, frozen=True):
             start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
         training: how fast a job trains on workers of each machine type, and to which loss; its types of workers are named
             as the machine types; raises `Misuse` if the job does not say.  None: the runtime does not know.
+        ends_at_loss: a job with the training loss `objective.loss` ends when it is reached; its `work` is then the most that it
+            does.
+        iterations: how many iterations of `training`, which are then called turns, a job does at most.  None: an iteration is a
+            step, and there is no limit.
     """
 
     name: str
@@ -113,6 +117,8 @@ class RuntimeRules(Struct, frozen=True):
     work: Callable[[Job], Work] | None = None
     work_to_loss: Callable[[Job], Work] | None = None
     training: Callable[[Job], AspModel] | None = None
+    ends_at_loss: bool = False
+    iterations: Callable[[Job], float] | None = None
 
 
 def rules(name: str) -> RuntimeRules:
@@ -142,17 +148,24 @@ def settings_problem(spec: RuntimeSpec) -> str | None:
 
 
 def loss_problem(runtime: str) -> str | None:
-    """Return what is wrong with an objective's loss under a runtime; None if it predicts the work that a loss takes.
+    """Return what is wrong with an objective's loss under a runtime; None if it sees or predicts when a loss is reached.
 
     Raises:
         Misuse: no such runtime is installed.
     """
-    if rules(runtime).work_to_loss is not None:
+    if rules(runtime).work_to_loss is not None or rules(runtime).ends_at_loss:
         return None
     problem = f"needs a runtime that predicts the training loss, and {runtime} does not"
     if rules(runtime).work is not None:
         return f"{problem}; remove it: how much work there is follows from the runtime's settings"
     return f"{problem}: write how much work there is instead, work: {{steps: 20000}}"
+
+
+def work_to_loss_text(job: Job) -> str:
+    """Return where the work of a job with the training loss `objective.loss` is from, for a plan."""
+    if rules(job.runtime.name).ends_at_loss:
+        return f"at most: it ends at a training loss of {job.objective.loss:g}"
+    return f"predicted by the runtime until a training loss of {job.objective.loss:g}"
 
 
 def with_work(job: Job) -> Job:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 WORKER, RELIABLE = "worker", "reliable"
 LEADER_SLOT = f"{RELIABLE}-0"
 """The machine of this slot has Ray's head and the coordinator."""
-HEAD, LEADS, ADDRESS = "head", "leads", "address"
-"""Keys of an assignment: host:port of Ray's head, whether it is here, this machine's host:port; empty until they are known."""
+HEAD, LEADS, ADDRESS, LOSS = "head", "leads", "address", "loss"
+"""Keys of an assignment: host:port of Ray's head, whether it is here, this machine's host:port, empty until they are known; and
+the training loss with which training ends, if there is one."""
 WORKERS_MAX = 1000
 SAVE_EVERY = 100
 """Clocks from one checkpoint in the store to the next, by default."""
@@ -178,11 +179,17 @@ def training(job: Job) -> AspModel:
     return tier_profile.model_of(profile, job.name)
 
 
+def turns(job: Job) -> float:
+    """Return how many turns there are at most: each data partition has one in each clock."""
+    tiers = job_of(job.runtime.settings)
+    return float(tiers.clocks * tiers.partitions)
+
+
 def assign(job: Job, slot: Slot, placed: Mapping[str, Placement]) -> Mapping[str, Any]:
     """Return where Ray's head is, and where this machine is; empty where that is not known yet."""
-    del job
+    goal = {} if job.objective.loss is None else {LOSS: job.objective.loss}
     found = {id_: placed[id_].address if id_ in placed else "" for id_ in (LEADER_SLOT, slot.id)}
-    return {HEAD: found[LEADER_SLOT], LEADS: slot.id == LEADER_SLOT, ADDRESS: found[slot.id]}
+    return {HEAD: found[LEADER_SLOT], LEADS: slot.id == LEADER_SLOT, ADDRESS: found[slot.id], **goal}
 
 
 def command(settings: Mapping[str, Any]) -> str | None:
@@ -218,4 +225,6 @@ RULES = RuntimeRules(
     command=command,
     work=work,
     training=training,
+    ends_at_loss=True,
+    iterations=turns,
 )

@@ -21,6 +21,7 @@ from windfall.models import expected_runtime, injection, job_measurements, lifet
 from windfall.models.costs import DEFAULT_STALL_S, Costs
 from windfall.models.expected_runtime import Expectation, Hazard, Restart, Saving
 from windfall.policies.checkpointing import decision, rules
+from windfall.policies.layout import runtime_list
 from windfall.policies.policy_registry import EVERY
 from windfall.policies.replacement import successor
 from windfall.structs import Struct, replace
@@ -262,7 +263,8 @@ def _work(job: Job, measured: Measurement | None) -> tuple[float | None, float |
     amount, unit = (job.work.amount, job.work.unit.value) if job.work else (None, "work")
     known = (NumberBasis.GIVEN, "by the job file") if job.work else (NumberBasis.UNKNOWN, "the job file has no work")
     if job.objective.loss is not None:
-        known = NumberBasis.DERIVED, f"predicted by the runtime until a training loss of {job.objective.loss:g}"
+        at_most = runtime_list.rules(job.runtime.name).ends_at_loss
+        known = NumberBasis.GIVEN if at_most else NumberBasis.DERIVED, runtime_list.work_to_loss_text(job)
     work = PlanNumber(PlanNumberKey.WORK, amount, f"{unit}s", *known)
     if measured is None:
         reason = "no earlier run of this job on this type of machine"

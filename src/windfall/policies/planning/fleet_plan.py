@@ -15,6 +15,7 @@ from windfall.jobs import Job, Measurement, Use
 from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.acquisition import bidbrain, ranking
+from windfall.policies.layout import runtime_list
 from windfall.policies.layout.runtime_list import Scaling
 from windfall.policies.planning import (
     fleet_course,
@@ -281,8 +282,9 @@ def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> t
     if job.work is not None:
         work = replace(work, value=job.work.amount, basis=NumberBasis.GIVEN, detail="by the job file", source="")
     if job.objective.loss is not None:
-        detail = f"predicted by the runtime until a training loss of {job.objective.loss:g}"
-        work = replace(work, basis=NumberBasis.DERIVED, detail=detail, source="")
+        at_most = runtime_list.rules(job.runtime.name).ends_at_loss
+        basis = NumberBasis.GIVEN if at_most else NumberBasis.DERIVED
+        work = replace(work, basis=basis, detail=runtime_list.work_to_loss_text(job), source="")
     speed = PlanNumber(
         PlanNumberKey.SPEED,
         None,

@@ -286,6 +286,7 @@ def _job_plan(
         numbers=_numbers(case, plan),
         unknown=(),
         warnings=(
+            *_ends_before(case, plan),
             *nearest_limits.contradictions(job),
             *offer_notes.old_prices(tuple(by_key[key] for key, _ in chosen.counts), now),
             *offer_notes.unknown_exclusions(job, case.given.offers),
@@ -314,12 +315,32 @@ def _expected(fleet: FleetCourse, now: WallTime) -> ExpectedOutcome:
     )
 
 
+def _iterations(case: _TrainingCase, plan: ProvisioningPlan) -> float:
+    speed = asp.cluster_speed(case.market.model, plan.counts)
+    return float(asp.iterations_of(case.market.model, speed, case.problem.loss))
+
+
+def _ends_before(case: _TrainingCase, plan: ProvisioningPlan) -> tuple[str, ...]:
+    """Return a warning if training ends before its loss is predicted to be reached."""
+    job, needed = case.given.job, _iterations(case, plan)
+    most = runtime_list.rules(job.runtime.name).iterations
+    if most is None or job.work is None or needed <= most(job):
+        return ()
+    work, turns = (
+        f"{job.work.amount:g} {job.work.unit.value}s",
+        f"{needed:.0f} turns are predicted until its loss is reached",
+    )
+    return (
+        f"training ends after {work}, which are {most(job):g} turns, and {turns}: raise its number of {job.work.unit.value}s",
+    )
+
+
 def _numbers(case: _TrainingCase, plan: ProvisioningPlan) -> tuple[PlanNumber, ...]:
     """Return what the plan rests on."""
-    speed = asp.cluster_speed(case.market.model, plan.counts)
-    iterations = float(asp.iterations_of(case.market.model, speed, case.problem.loss))
+    speed, iterations = asp.cluster_speed(case.market.model, plan.counts), _iterations(case, plan)
+    unit = "steps" if runtime_list.rules(case.given.job.runtime.name).iterations is None else "turns"
     detail, basis = f"predicted by the runtime until a training loss of {case.problem.loss:g}", NumberBasis.DERIVED
     return (
-        PlanNumber(PlanNumberKey.WORK, iterations, "steps", basis, detail),
-        PlanNumber(PlanNumberKey.SPEED, float(speed.iterations_per_s), "steps/s", basis, "of all workers together"),
+        PlanNumber(PlanNumberKey.WORK, iterations, unit, basis, detail),
+        PlanNumber(PlanNumberKey.SPEED, float(speed.iterations_per_s), f"{unit}/s", basis, "of all workers together"),
     )
