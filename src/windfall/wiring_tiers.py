@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
 from windfall.policies.policy_registry import PARAMSERVER
+from windfall.runtimes.machine_limits import MachineLimits
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
@@ -145,7 +147,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     leads = bool(body[tier_rules.LEADS])
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
-    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_cpus(request))
+    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
     settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
     training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace)
     program: Callable[[], TierProgram] = partial(
@@ -196,6 +198,10 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
 
 def _cpus(request: ExecRequest) -> float:
     return request.cpus or float(len(os.sched_getaffinity(0)))
+
+
+def _speed(request: ExecRequest) -> float:
+    return _cpus(request) * request.kernel_speed
 
 
 def _slots(request: ExecRequest) -> int:
@@ -270,7 +276,8 @@ def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNo
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
-    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request))
+    limits = MachineLimits(request.kernel_speed, request.link_bytes_per_s or math.inf)
+    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request), limits)
 
 
 def _host(address: str) -> str:
