@@ -122,6 +122,7 @@ class Server:
         self._channel.width, self._channel.dtype = width, dtype
         self._turn: Turn | None = None
         self._given_up = False
+        self._loss: float | None = None
         self._not_taken = 0
         self._over = threading.Event()
         self._channel.send(MessageKind.TABLE, (rows, width, DTYPES.index(dtype)))
@@ -158,7 +159,19 @@ class Server:
         if self._hooks is not None:
             self._hooks.end(self, turn)
         self._turn = None
-        self._channel.send(MessageKind.DONE)
+        given, bits = (0, 0) if self._loss is None else (1, int(np.float64(self._loss).view(np.int64)))
+        self._channel.send(MessageKind.DONE, (given, bits, 0))
+
+    def loss(self, value: float) -> None:
+        """Give the mean training loss of what this turn computes on; the last one given counts.
+
+        `windfall ps` shows the mean over the newest turns.  A number that is not finite counts as none.
+
+        Raises:
+            Misuse: no turn is under way.
+        """
+        self._under_way()
+        self._loss = float(value)
 
     def pull(self, rows: ArrayLike) -> Values:
         """Return the values of rows, shape (rows, width); what this turn has pushed is not in them.
@@ -241,6 +254,7 @@ class Server:
             return None
         assert message.kind is MessageKind.TURN, message
         self._turn, self._given_up = Turn(*message.numbers[:2], self.partitions, self.seed), False
+        self._loss = None
         if self._hooks is not None:
             self._hooks.begin(self, self._turn)
         return self._turn

@@ -6,6 +6,9 @@ so, whichever it saw last.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from windfall.structs import Struct, Tagged
 from windfall.tier_status import TierCounters
 
@@ -170,6 +173,7 @@ class TierReport(Struct, frozen=True):
         copied: of each part backed up here, its newest checkpoint of which it has a copy, in the store or for it.
         done: of each data partition that it has computed on in that term, the newest clock that is sealed.
         counters: what it has counted; nothing is decided by them.
+        losses: of each data partition of `done`, a clock, the newest, and the loss of its batch, where the program says it.
     """
 
     about: TierMachine
@@ -185,6 +189,7 @@ class TierReport(Struct, frozen=True):
     copied: dict[int, StoredClock]
     done: dict[int, int]
     counters: TierCounters = TierCounters()
+    losses: Mapping[int, tuple[int, float]] = MappingProxyType({})
 
     @property
     def machine(self) -> str:

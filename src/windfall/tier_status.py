@@ -88,6 +88,8 @@ class TierStatus(Tagged, frozen=True):
         lost: how many machines vanished without notice.
         left: how many went with notice.
         over: training is over.
+        loss: the mean of the losses of the newest turn of each data partition, so of the last pass over all of them; each is
+            of the batch of its turn, at the parameters that the turn read.  None: the program does not say.
     """
 
     at: WallTime
@@ -105,6 +107,7 @@ class TierStatus(Tagged, frozen=True):
     lost: int
     left: int
     over: bool
+    loss: float | None = None
 
 
 class TierPoint(Tagged, frozen=True):

@@ -26,6 +26,8 @@ from windfall.structs import Struct
 WORDS_SHOWN = 20
 """Most frequent words of a topic that are written."""
 
+PRODUCT_MIN = 1e-200
+"""Below this a product of likelihoods is taken into the logarithm: one more factor does not make it 0."""
 BLOCK_TOPICS = 8
 """Topics whose weights are added up before they are searched one by one: sums of blocks do not wait for each other."""
 
@@ -131,17 +133,23 @@ class TopicModel:
         first = data * self._clocks_per_sweep
         return tuple(self._block(number, data) for number in range(first, first + self._clocks_per_sweep))
 
-    def compute(self, loaded: tuple[TokenBlock, ...], clock: int, table: Table) -> None:
-        """Draw the topics of a part of the tokens again."""
+    def compute(self, loaded: tuple[TokenBlock, ...], clock: int, table: Table) -> float | None:
+        """Draw the topics of a part of the tokens again.
+
+        Returns:
+            Minus the logarithm of the likelihood of a token, on average, by the counts of all others just before its draw;
+            None without one.  `evaluate` counts the token too, and so is a little lower.
+        """
         block = loaded[(clock - 1) % len(loaded)]
         before = table.pull(block.rows)
         after = before.astype(np.float64, copy=True)
         words, tokens = block.words_here, len(block.words)
         topics = after[words + 1 :].ravel()[:tokens].astype(np.int64)
         drawn = np.random.default_rng([self._seed, block.data, clock]).random(tokens)
-        draw_topics(after[: words + 1], topics, block.documents, block.words, drawn, self._priors)
+        logs = draw_topics(after[: words + 1], topics, block.documents, block.words, drawn, self._priors)
         after[words + 1 :].ravel()[:tokens] = topics
         table.push(block.rows, np.subtract(after, before, out=after))
+        return -logs / tokens if tokens else None
 
     def recount(self, values: Values) -> Values:
         """Return the counts of words, and their sums, that follow from the topics of tokens in a table."""
@@ -235,8 +243,8 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
     words: NDArray[np.int64],
     drawn: NDArray[np.float64],
     priors: NDArray[np.float64],
-) -> None:
-    """Draw the topics of tokens, in place.
+) -> float:
+    """Draw the topics of tokens, in place, and return the sum of logarithms of their likelihoods by the counts of all others.
 
     Args:
         counts: of each word, shape (words + 1, topics); the sums last.
@@ -251,13 +259,15 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
     of_blocks = np.empty((number_of_topics + BLOCK_TOPICS - 1) // BLOCK_TOPICS)
     # A division costs more than the rest of a weight, and only two of the sums change with a token.
     inverse = 1.0 / (sums + priors[2])
+    logs, likelihood, others = 0.0, 1.0, 0
     for token in range(len(words)):
         if token == 0 or documents[token] != documents[token - 1]:
             of_document[:] = 0.0
-            other = token
+            others, other = 0, token
             while other < len(topics) and documents[other] == documents[token]:
                 if topics[other] > 0:
                     of_document[topics[other] - 1] += 1.0
+                    others += 1
                 other += 1
         row, old = counts[words[token]], topics[token] - 1
         if old >= 0:
@@ -265,6 +275,7 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
             sums[old] -= 1.0
             inverse[old] = 1.0 / (sums[old] + priors[2])
             of_document[old] -= 1.0
+            others -= 1
         for topic in range(number_of_topics):
             weights[topic] = (of_document[topic] + priors[0]) * (row[topic] + priors[1]) * inverse[topic]
         total = 0.0
@@ -274,6 +285,11 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
                 of_block += weights[topic]
             of_blocks[block] = of_block
             total += of_block
+        # A logarithm costs more than the rest: it is taken of products.
+        likelihood *= total / (others + number_of_topics * priors[0])
+        if likelihood < PRODUCT_MIN:
+            logs += np.log(likelihood)
+            likelihood = 1.0
         left, block = drawn[token] * total, 0
         while left >= of_blocks[block] and block < len(of_blocks) - 1:
             left -= of_blocks[block]
@@ -286,7 +302,10 @@ def draw_topics(  # noqa: PLR0917 - a compiled function takes flat arguments
         sums[new] += 1.0
         inverse[new] = 1.0 / (sums[new] + priors[2])
         of_document[new] += 1.0
+        others += 1
         topics[token] = new + 1
+    found: float = logs + np.log(likelihood)
+    return found
 
 
 def documents_of(texts: Sequence[Sequence[str]], words_max: int, origin: dict[str, object]) -> Documents:

@@ -117,13 +117,18 @@ class MatrixFactorization:
         firsts = [min(end, start + number * each) for number in range(self._clocks_per_epoch + 1)]
         return tuple(self._part(first, last) for first, last in pairwise(firsts))
 
-    def compute(self, loaded: tuple[RatingsPart, ...], clock: int, table: Table) -> None:
-        """Descend along a part of the ratings of a data partition."""
+    def compute(self, loaded: tuple[RatingsPart, ...], clock: int, table: Table) -> float | None:
+        """Descend along a part of the ratings of a data partition.
+
+        Returns:
+            The root mean square error of these ratings, of each just before its step; None without one.
+        """
         part = loaded[(clock - 1) % len(loaded)]
         before = table.pull(part.rows)
         after = before.astype(np.float32, copy=True)
-        descend(after, part.users, part.items, part.values, self._step_size, self._decay)
+        squares = descend(after, part.users, part.items, part.values, self._step_size, self._decay)
         table.push(part.rows, np.subtract(after, before, out=after))
+        return math.sqrt(squares / len(part.values)) if len(part.values) else None
 
     def evaluate(self, values: Values) -> float:
         """Return the root mean square error over all ratings."""
@@ -170,8 +175,8 @@ def descend(  # noqa: PLR0917 - a compiled function takes flat arguments
     values: NDArray[np.float32],
     step_size: np.float32,
     decay: np.float32,
-) -> None:
-    """Take a step for each rating, in order, in place.
+) -> float:
+    """Take a step for each rating, in order, in place, and return the sum of squared errors, each just before its step.
 
     Args:
         factors: shape (rows, rank).
@@ -181,18 +186,21 @@ def descend(  # noqa: PLR0917 - a compiled function takes flat arguments
         step_size: of the descent.
         decay: by how much factors are pulled to 0.
     """
-    rank = factors.shape[1]
+    rank, squares = factors.shape[1], 0.0
     for number in range(len(values)):
         user, item = factors[users[number]], factors[items[number]]
         predicted = np.float32(0.0)
         for place in range(rank):
             predicted += user[place] * item[place]
-        error = step_size * (values[number] - predicted)
+        missed = values[number] - predicted
+        squares += missed * missed
+        error = step_size * missed
         shrink = np.float32(1.0) - step_size * decay
         for place in range(rank):
             old = user[place]
             user[place] = shrink * old + error * item[place]
             item[place] = shrink * item[place] + error * old
+    return squares
 
 
 @numba.njit(cache=True, nogil=True)

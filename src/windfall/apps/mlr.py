@@ -69,14 +69,15 @@ class LogisticRegression:
         observed, part = self._observed, slice(data, None, self._data)
         return LabelledData(observed.features[part], observed.classes[part], observed.class_names, observed.origin)
 
-    def compute(self, loaded: LabelledData, clock: int, table: Table) -> None:
-        """Take a step down the gradient over the next batch."""
+    def compute(self, loaded: LabelledData, clock: int, table: Table) -> float:
+        """Take a step down the gradient over the next batch, and return the batch's mean cross entropy before it."""
         rows, observations = np.arange(self.rows), len(loaded.classes)
         size = min(self._batch, observations)
         batch = ((clock - 1) * size + np.arange(size)) % observations
         weights = table.pull(rows).astype(np.float64, copy=False)
-        slope = gradient(weights, loaded.features[batch], loaded.classes[batch])
+        slope, loss = gradient(weights, loaded.features[batch], loaded.classes[batch])
         table.push(rows, -self._step_size * (slope / size + self._decay * weights))
+        return float(loss / size)
 
     def evaluate(self, values: Values) -> float:
         """Return the mean cross entropy over all observations."""
@@ -99,26 +100,29 @@ class LogisticRegression:
 @numba.njit(cache=True, nogil=True)
 def gradient(
     weights: NDArray[np.float64], features: NDArray[np.float64], classes: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the gradient of the sum of cross entropies.
+) -> tuple[NDArray[np.float64], float]:
+    """Return the gradient of the sum of cross entropies, and the sum.
 
     Args:
         weights: shape (features + 1, classes).
         features: shape (observations, features).
         classes: of each observation.
     """
-    found, last = np.zeros_like(weights), weights.shape[0] - 1
+    found, last, total = np.zeros_like(weights), weights.shape[0] - 1, 0.0
     for number in range(len(classes)):
         scores = weights[last].copy()
         for feature in range(last):
             scores += features[number, feature] * weights[feature]
-        chances = np.exp(scores - scores.max())
-        chances /= chances.sum()
+        scores -= scores.max()
+        chances = np.exp(scores)
+        of_all = chances.sum()
+        chances /= of_all
+        total += np.log(of_all) - scores[classes[number]]
         chances[classes[number]] -= 1.0
         for feature in range(last):
             found[feature] += features[number, feature] * chances
         found[last] += chances
-    return found
+    return found, total
 
 
 def generated(observations: int, features: int, classes: int, *, apart: float = 3.0, seed: int = 0) -> LabelledData:

@@ -79,7 +79,22 @@ def tier_status(
         lost=(0 if before is None else before.lost) + sum(not one.leaving for one in went),
         left=(0 if before is None else before.left) + sum(one.leaving for one in went),
         over=committed.over,
+        loss=batch_loss(reports.values(), None if before is None else before.loss),
     )
+
+
+def batch_loss(reports: Iterable[TierReport], before: float | None) -> float | None:
+    """Return the mean loss of the newest turn of each data partition, whichever machine computed it.
+
+    Args:
+        reports: of all machines.
+        before: the loss that stays as long as no turn has one: after a new coordinator's start, and when all went back.
+    """
+    newest: dict[int, tuple[int, float]] = {}
+    for report in reports:
+        for data, found in report.losses.items():
+            newest[data] = max(found, newest.get(data, found))
+    return sum(loss for _, loss in newest.values()) / len(newest) if newest else before
 
 
 def _newest(name: str, reports: Mapping[str, TierReport], known: Mapping[str, TierMachineStatus]) -> TierCounters:

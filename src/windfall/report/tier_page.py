@@ -48,6 +48,8 @@ def lines(record: TierRecord) -> list[tuple[str, str]]:
         ("clock", f"{status.clock:,} of {status.clocks:,}{rate}"),
         ("redone", _redone(status)),
     ]
+    if status.loss is not None:
+        found.append(("batch loss", f"{status.loss:.6g} in the newest turns"))
     if record.history and record.history[-1].loss is not None:
         found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
     if record.failure is not None:

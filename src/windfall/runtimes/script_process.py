@@ -12,6 +12,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from windfall.errors import Misuse, WindfallError
 from windfall.runtimes.parameter_partition import Rows, RowValues, Values
 from windfall.runtimes.tier_program import Table, TurnGivenUp
@@ -67,6 +69,18 @@ class ScriptTable(Struct, frozen=True):
     rows: int
     width: int
     dtype: str
+
+
+class ScriptTurn(Struct, frozen=True, eq=False):
+    """What a script has computed in a turn.
+
+    Attributes:
+        pushed: its pushes, in order.
+        loss: that it gave; None: none.
+    """
+
+    pushed: list[RowValues]
+    loss: float | None
 
 
 class ScriptProcess:
@@ -146,8 +160,8 @@ class ScriptProcess:
         values: Values = message.values
         return values
 
-    def turn(self, data: int, clock: int, table: Table) -> list[RowValues]:
-        """Let the script compute a turn, and return what it pushed.
+    def turn(self, data: int, clock: int, table: Table) -> ScriptTurn:
+        """Let the script compute a turn, and return what it pushed, and its loss.
 
         A turn that is given up is computed to its end, so that the script need not know about it.
 
@@ -175,7 +189,8 @@ class ScriptProcess:
                 assert message.kind is MessageKind.DONE, message
                 if given_up is not None:
                     raise given_up
-                return pushed
+                given, bits, _ = message.numbers
+                return ScriptTurn(pushed, float(np.int64(bits).view(np.float64)) if given else None)
 
     def over(self) -> None:
         """Say that training is over."""

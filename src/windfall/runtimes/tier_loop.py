@@ -272,16 +272,16 @@ class TierLoop:
         loop = asyncio.get_running_loop()
         view = TurnTable(self, loop, push)
         try:
-            await loop.run_in_executor(self._computing, self._compute_in_a_slot, view)
+            loss = await loop.run_in_executor(self._computing, self._compute_in_a_slot, view)
         except TurnGivenUp:
             return
         finally:
             self.member.counts.add(waited_s=view.waited_s, computed_s=view.computed_s)
-        self.member.worker.computed(push, self.table.split_changes(view.changes()))
+        self.member.worker.computed(push, self.table.split_changes(view.changes()), loss)
 
-    def _compute_in_a_slot(self, view: TurnTable) -> None:
+    def _compute_in_a_slot(self, view: TurnTable) -> float | None:
         with self.slots, view.timed():
-            self.program.compute(self._loaded[view.turn.data], view.turn.clock, view)
+            return self.program.compute(self._loaded[view.turn.data], view.turn.clock, view)
 
     async def pull(self, push: PushId, rows: Rows) -> Values:
         """Return the values of rows for a turn."""

@@ -81,4 +81,5 @@ class TierMember:
             self.server.copied_clocks(),
             self.worker.done(),
             self.counts.now,
+            self.worker.losses(),
         )

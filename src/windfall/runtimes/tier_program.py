@@ -51,8 +51,13 @@ class TierProgram(Protocol):
         """Return the data of a data partition."""
         ...
 
-    def compute(self, loaded: Any, clock: int, table: Table) -> None:
-        """Compute one clock, from 1, of a data partition."""
+    def compute(self, loaded: Any, clock: int, table: Table) -> float | None:
+        """Compute one clock, from 1, of a data partition.
+
+        Returns:
+            The mean training loss of what this turn used, in the unit of `evaluate`; None, or a number that is not finite:
+            the program does not say.
+        """
         ...
 
 

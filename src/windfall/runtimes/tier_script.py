@@ -112,7 +112,7 @@ class ScriptProgram:
         """Return the data partition's number: its data are the script's affair."""
         return data
 
-    def compute(self, loaded: int, clock: int, table: Table) -> None:
+    def compute(self, loaded: int, clock: int, table: Table) -> float | None:
         """Let the script compute a turn; if its process is killed meanwhile, begin the turn again in a new one.
 
         Raises:
@@ -123,16 +123,16 @@ class ScriptProgram:
         while True:
             script = self._taken_for_turn(table)
             try:
-                pushed = script.turn(loaded, clock, _AskedMeanwhile(self, script, table))
+                turn = script.turn(loaded, clock, _AskedMeanwhile(self, script, table))
             except ScriptGone as gone:
                 self._replace(script, gone, f"in clock {clock} of data partition {loaded}")
                 continue
             finally:
                 script.in_turn = False
                 self._give_back(script)
-            for one in pushed:
+            for one in turn.pushed:
                 table.push(one.rows, one.values)
-            return
+            return turn.loss
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """Tell the script that training is over, and end its processes.

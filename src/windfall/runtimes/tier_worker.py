@@ -8,6 +8,7 @@ the whole state went elsewhere or back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, RowValues, Values
@@ -39,6 +40,7 @@ class _ClockTurn:
         found: their values.
         oldest: clock of the oldest of them.
         changes: what is pushed, by part; None while it computes.
+        loss: of what it computed with; None: unknown.
         kept, sealed: parts that have the push, and its seal.
     """
 
@@ -50,6 +52,7 @@ class _ClockTurn:
         self.found: dict[int, Values] = {}
         self.oldest = push.clock
         self.changes: Sequence[RowValues] | None = None
+        self.loss: float | None = None
         self.kept: set[int] = set()
         self.sealed: set[int] = set()
 
@@ -74,6 +77,7 @@ class TierWorker:
         self._serves: dict[int, str] = {}
         self._loaded: set[int] = set()
         self._done: dict[int, int] = {}
+        self._losses: dict[int, tuple[int, float]] = {}
         self._pushed: dict[int, int] = {}
         self._reads = 0
         self._conform_turns()
@@ -85,6 +89,7 @@ class TierWorker:
         if layout.version > self.layout.version:
             if layout.term > self.layout.term:
                 self._done.clear()
+                self._losses.clear()
             self.layout = layout
             self._serves.clear()
             self._conform_turns()
@@ -113,6 +118,10 @@ class TierWorker:
         """Return, of each data partition that it has computed on in this term, the newest clock that is sealed."""
         return dict(self._done)
 
+    def losses(self) -> dict[int, tuple[int, float]]:
+        """Return the newest clock that is sealed of each data partition of `done`, with the loss of its batch, if known."""
+        return dict(self._losses)
+
     # --------------------------------------------------------------------------------------------------- what the program does
 
     def turns(self) -> list[PushId]:
@@ -135,11 +144,18 @@ class TierWorker:
         self.counts.read(push.clock - 1 - turn.oldest)
         return found
 
-    def computed(self, push: PushId, changes: Sequence[RowValues]) -> None:
-        """Take what a turn has computed, for each part; of one that was given up it counts nowhere."""
+    def computed(self, push: PushId, changes: Sequence[RowValues], loss: float | None = None) -> None:
+        """Take what a turn has computed, for each part; of one that was given up it counts nowhere.
+
+        Args:
+            push: which turn.
+            changes: what it pushes, by part.
+            loss: of its batch; None, or what is not finite: unknown.
+        """
         turn = self._turn(push)
         if turn is not None and turn.changes is None:
             turn.changes = changes
+            turn.loss = loss if loss is not None and math.isfinite(loss) else None
             before = max(self._pushed.get(push.data, 0), self.layout.data[push.data].done_before)
             self.counts.add(redone=push.clock <= before)
             self._pushed[push.data] = max(push.clock, before)
@@ -220,6 +236,8 @@ class TierWorker:
         data, clock = turn.push.data, turn.push.clock
         del self._turns[data]
         self._done[data] = clock
+        if turn.loss is not None:
+            self._losses[data] = (clock, turn.loss)
         self.counts.add(turns=1)
         if self.layout.data[data].releasing:
             self._released[data] = (turn.push.holder, clock)

@@ -65,7 +65,7 @@ class MessageKind(enum.IntEnum):
     TAKEN = 9
     """Machine: it has a push."""
     DONE = 10
-    """Script: the turn is over."""
+    """Script: the turn is over; whether it gives a loss, and its bits as a 64-bit number."""
     OVER = 11
     """Machine: training is over."""
 

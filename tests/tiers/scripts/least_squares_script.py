@@ -16,4 +16,6 @@ for turn in server.turns():
     a = a_all[turn.data]
     x = server.pull(np.arange(ROWS))
     time.sleep(float(sys.argv[1]))
+    server.loss(1e9)  # of what is given in a turn the last counts
     server.push(np.arange(ROWS), -0.002 * a.T @ (a @ x - a @ wanted))
+    server.loss(((a @ x - a @ wanted) ** 2).mean())

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from windfall.errors import Misuse
 from windfall.events import ComparedValue, Decision
 from windfall.fleet import Slot
 from windfall.jobs import Job
@@ -215,8 +216,13 @@ def job_check(job: Job) -> str | None:
     """Return why a job cannot have a fleet for a training loss; None if it can."""
     if job.objective.loss is None or job.objective.deadline_s is None:
         return "needs a training loss and a deadline to meet; write `objective: {loss: 0.8, deadline: 12h}`"
-    if runtime_list.rules(job.runtime.name).training is None:
+    training = runtime_list.rules(job.runtime.name).training
+    if training is None:
         return f"needs a runtime that predicts the training on each machine type, and {job.runtime.name} does not"
+    try:
+        training(job)
+    except Misuse as error:
+        return f"needs a prediction of the training, and the job {error}"
     return fleet_settings.needs_scaling(job)
 
 

@@ -95,7 +95,7 @@ class RuntimeRules(Struct, frozen=True):
         work_to_loss: predicts the work that a job needs until the training loss `objective.loss`, on the machines of its
             start; raises `Misuse` if it never gets there.  None: the runtime predicts none, and the work must be given.
         training: how fast a job trains on workers of each machine type, and to which loss; its types of workers are named
-            as the machine types.  None: the runtime does not know.
+            as the machine types; raises `Misuse` if the job does not say.  None: the runtime does not know.
     """
 
     name: str

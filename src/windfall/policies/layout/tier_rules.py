@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from windfall.errors import Misuse
 from windfall.fleet import Slot
 from windfall.jobs import Job, Work
 from windfall.policies import policy_registry
+from windfall.policies.layout import tier_profile
 from windfall.policies.layout.membership import ALONE, Membership
 from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling, SettingProblem
 from windfall.policies.policy_registry import PARAMSERVER, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Reliability, Unit
+
+if TYPE_CHECKING:
+    # Needs numpy, which a controller need not have.
+    from windfall.models.asp import AspModel
 
 WORKER, RELIABLE = "worker", "reliable"
 LEADER_SLOT = f"{RELIABLE}-0"
@@ -29,7 +35,17 @@ SAVE_EVERY = 100
 """Clocks from one checkpoint in the store to the next, by default."""
 _RANGE = re.compile(r"(\d{1,5})\s*(?:\.\.\s*(\d{1,5}))?")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_KEYS = ("workers", "reliable", "staleness", "clocks", "partitions", "save_every", "app", "settings")
+_KEYS = (
+    "workers",
+    "reliable",
+    "staleness",
+    "clocks",
+    "partitions",
+    "save_every",
+    "app",
+    "settings",
+    tier_profile.PROFILE,
+)
 _EXAMPLE = "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}"
 
 
@@ -150,6 +166,18 @@ def work(job: Job) -> Work:
     return Work(float(job_of(job.runtime.settings).clocks), Unit.STEP)
 
 
+def training(job: Job) -> AspModel:
+    """Return how fast a job trains on workers of each machine type, and to which loss, by the profile in its settings.
+
+    Raises:
+        Misuse: it has none, or it is not valid.
+    """
+    profile = job.runtime.settings.get(tier_profile.PROFILE)
+    if profile is None:
+        raise Misuse("has no profile, which predicts its training: let `windfall drill JOB --profile` measure one")
+    return tier_profile.model_of(profile, job.name)
+
+
 def assign(job: Job, slot: Slot, placed: Mapping[str, Placement]) -> Mapping[str, Any]:
     """Return where Ray's head is, and where this machine is; empty where that is not known yet."""
     del job
@@ -169,6 +197,9 @@ def settings_problem(settings: Mapping[str, Any]) -> str | None:
         job_of(settings)
     except BadSetting as error:
         return SettingProblem(str(error), error.key)
+    profile = settings.get(tier_profile.PROFILE)
+    if profile is not None and (problem := tier_profile.problem(profile)) is not None:
+        return SettingProblem(f"has a profile that {problem}", tier_profile.PROFILE)
     return None
 
 
@@ -186,4 +217,5 @@ RULES = RuntimeRules(
     scaling=scaling,
     command=command,
     work=work,
+    training=training,
 )
