@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from windfall.runtimes.parameter_partition import Rows, RowValues, Values
+from windfall.structs import Struct
 
 
 class TurnGivenUp(Exception):
@@ -35,6 +36,18 @@ class Table(Protocol):
         ...
 
 
+class ProgramMachine(Struct, frozen=True):
+    """What a program may know of the machine that it computes on.
+
+    Attributes:
+        memory_gib: for each turn of those that compute at once [GiB]; 0 where it is not known.
+        staleness: of the training; None: no bound.
+    """
+
+    memory_gib: float = 0.0
+    staleness: int | None = None
+
+
 class TierProgram(Protocol):
     """A program; calls of `compute` come from several threads at once, for different data partitions."""
 
@@ -51,8 +64,8 @@ class TierProgram(Protocol):
         """Return the data of a data partition."""
         ...
 
-    def compute(self, loaded: Any, clock: int, table: Table) -> None:
-        """Compute one clock, from 1, of a data partition."""
+    def compute(self, loaded: Any, clock: int, table: Table) -> float | None:
+        """Compute one clock, from 1, of a data partition; return the loss of its batch, None where it has none."""
         ...
 
 
