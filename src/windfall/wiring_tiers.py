@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import ipaddress
 import math
 import os
@@ -37,7 +38,7 @@ from windfall.runtimes.tier_actors import TierTraining
 from windfall.runtimes.tier_history import TierHistory
 from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace, TierNodePorts
 from windfall.runtimes.tier_pace import TierPace
-from windfall.runtimes.tier_program import TierApplication, TierProgram
+from windfall.runtimes.tier_program import ProgramMachine, TierApplication, TierProgram
 from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
@@ -154,7 +155,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
     if job.app:
-        program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
+        program = partial(_open_application, request, job)
     node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     ended = threading.Event()
@@ -213,22 +214,21 @@ def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: Committ
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
 
 
-def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierApplication:
-    """Return the program of an application.
-
-    Args:
-        app: its module.
-        settings: its own.
-        partitions: data partitions.
-        folder: of the user's code.
+def _open_application(request: ExecRequest, job: TierJob) -> TierApplication:
+    """Return the program of an application, for this machine.
 
     Raises:
         Misuse: the settings are not valid.
     """
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    os.chdir(folder)
-    made: TierApplication = importlib.import_module(app).program(settings, partitions)
+    if request.cwd not in sys.path:
+        sys.path.insert(0, request.cwd)
+    os.chdir(request.cwd)
+    program = importlib.import_module(job.app).program
+    arguments: tuple[object, ...] = (dict(job.settings), job.partitions)
+    if "machine" in inspect.signature(program).parameters:
+        memory_gib = request.memory_gib * (1.0 - _STORE_SHARE) / _slots(request)
+        arguments = (*arguments, ProgramMachine(memory_gib, job.staleness))
+    made: TierApplication = program(*arguments)
     return made
 
 
@@ -261,7 +261,9 @@ def _check_program(job: TierJob) -> None:
                 f"runtime paramserver: there is no module {missing}, which app {job.app} names: put it into workdir, or let "
                 "setup install it"
             ) from None
-        advice = install(PARAMSERVER) if job.app.startswith("windfall.") else "setup can install it"
+        advice = "setup can install it"
+        if job.app.startswith("windfall."):
+            advice = install("torch" if missing == "torch" else PARAMSERVER)
         raise Misuse(
             f"runtime paramserver: app {job.app} needs the module {missing}, which is not here; {advice}"
         ) from None
@@ -297,7 +299,7 @@ def _watch_history(machine: _TierMachineProgram, store: ObjectTierStore, ended: 
     job = machine.job
     evaluate: Callable[[Values], float | None] = _no_loss
     if job.app:
-        evaluate = open_application(job.app, job.settings, job.partitions, machine.request.cwd).evaluate
+        evaluate = _open_application(machine.request, job).evaluate
     TierHistory(store, evaluate, machine.clock, ended.wait).watch(ended.is_set)
 
 
@@ -313,7 +315,7 @@ def _store_product(machine: _TierMachineProgram, store: ObjectTierStore, layout:
     values = joined_parts([store.load(part, layout.checkpoint) for part in range(job.parts)])
     with tempfile.TemporaryDirectory() as folder:
         if job.app:
-            application = open_application(job.app, job.settings, job.partitions, machine.request.cwd)
+            application = _open_application(machine.request, job)
             loss = float(application.evaluate(values))
             application.write(values, Path(folder))
         else:
