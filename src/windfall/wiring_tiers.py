@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import ipaddress
+import math
 import os
 import signal
 import sys
@@ -29,13 +31,14 @@ from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import tier_rules
 from windfall.policies.layout.tier_rules import TierJob
 from windfall.policies.policy_registry import PARAMSERVER
+from windfall.runtimes.machine_limits import MachineLimits
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.table_rows import joined_parts
 from windfall.runtimes.tier_actors import TierTraining
 from windfall.runtimes.tier_history import TierHistory
 from windfall.runtimes.tier_node import NodeLost, TierNode, TierNodePlace, TierNodePorts
 from windfall.runtimes.tier_pace import TierPace
-from windfall.runtimes.tier_program import TierApplication, TierProgram
+from windfall.runtimes.tier_program import ProgramMachine, TierApplication, TierProgram
 from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore
@@ -145,14 +148,14 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     leads = bool(body[tier_rules.LEADS])
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
-    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_cpus(request))
+    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
     settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
     training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace, loss=body.get(tier_rules.LOSS))
     program: Callable[[], TierProgram] = partial(
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
     if job.app:
-        program = partial(open_application, job.app, dict(job.settings), job.partitions, request.cwd)
+        program = partial(_open_application, request, job)
     node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     ended = threading.Event()
@@ -198,6 +201,10 @@ def _cpus(request: ExecRequest) -> float:
     return request.cpus or float(len(os.sched_getaffinity(0)))
 
 
+def _speed(request: ExecRequest) -> float:
+    return _cpus(request) * request.kernel_speed
+
+
 def _slots(request: ExecRequest) -> int:
     return max(1, int(_cpus(request)))
 
@@ -207,22 +214,21 @@ def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: Committ
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
 
 
-def open_application(app: str, settings: Mapping[str, Any], partitions: int, folder: str) -> TierApplication:
-    """Return the program of an application.
-
-    Args:
-        app: its module.
-        settings: its own.
-        partitions: data partitions.
-        folder: of the user's code.
+def _open_application(request: ExecRequest, job: TierJob) -> TierApplication:
+    """Return the program of an application, for this machine.
 
     Raises:
         Misuse: the settings are not valid.
     """
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    os.chdir(folder)
-    made: TierApplication = importlib.import_module(app).program(settings, partitions)
+    if request.cwd not in sys.path:
+        sys.path.insert(0, request.cwd)
+    os.chdir(request.cwd)
+    program = importlib.import_module(job.app).program
+    arguments: tuple[object, ...] = (dict(job.settings), job.partitions)
+    if "machine" in inspect.signature(program).parameters:
+        memory_gib = request.memory_gib * (1.0 - _STORE_SHARE) / _slots(request)
+        arguments = (*arguments, ProgramMachine(memory_gib, job.staleness))
+    made: TierApplication = program(*arguments)
     return made
 
 
@@ -255,7 +261,9 @@ def _check_program(job: TierJob) -> None:
                 f"runtime paramserver: there is no module {missing}, which app {job.app} names: put it into workdir, or let "
                 "setup install it"
             ) from None
-        advice = install(PARAMSERVER) if job.app.startswith("windfall.") else "setup can install it"
+        advice = "setup can install it"
+        if job.app.startswith("windfall."):
+            advice = install("torch" if missing == "torch" else PARAMSERVER)
         raise Misuse(
             f"runtime paramserver: app {job.app} needs the module {missing}, which is not here; {advice}"
         ) from None
@@ -270,7 +278,8 @@ def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNo
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
-    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request))
+    limits = MachineLimits(request.kernel_speed, request.link_bytes_per_s or math.inf)
+    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request), limits)
 
 
 def _host(address: str) -> str:
@@ -290,7 +299,7 @@ def _watch_history(machine: _TierMachineProgram, store: ObjectTierStore, ended: 
     job = machine.job
     evaluate: Callable[[Values], float | None] = _no_loss
     if job.app:
-        evaluate = open_application(job.app, job.settings, job.partitions, machine.request.cwd).evaluate
+        evaluate = _open_application(machine.request, job).evaluate
     TierHistory(store, evaluate, machine.clock, ended.wait).watch(ended.is_set)
 
 
@@ -306,7 +315,7 @@ def _store_product(machine: _TierMachineProgram, store: ObjectTierStore, layout:
     values = joined_parts([store.load(part, layout.checkpoint) for part in range(job.parts)])
     with tempfile.TemporaryDirectory() as folder:
         if job.app:
-            application = open_application(job.app, job.settings, job.partitions, machine.request.cwd)
+            application = _open_application(machine.request, job)
             loss = float(application.evaluate(values))
             application.write(values, Path(folder))
         else:

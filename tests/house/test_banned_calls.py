@@ -40,6 +40,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("models/parameter_space.py", "numpy.random.default_rng"): "samples of a parameter space, by a seed",
     ("simulation/bag_odds.py", "numpy.random.default_rng"): "lifetimes of a bag's machines, by a seed",
     ("simulation/fleet_odds.py", "numpy.random.*"): "histories of fleets, by a seed",
+    ("runtimes/machine_limits.py", "time.*"): "measures a thread's own processor time, and makes that thread rest",
     ("apps/*.py", "numpy.random.default_rng"): "first values, draws and generated data, by a seed",
     ("agent/script_environment.py", "os.environ*"): "a script inherits the environment that its user gave",
     ("agent/supervisor.py", "time.monotonic*"): "stands before the wiring, on the standard library alone",

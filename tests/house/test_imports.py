@@ -107,6 +107,16 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         WORDS | {"runtimes.parameter_partition", "runtimes.tier_program", "spelling", "apps"},
         frozenset({"numpy", "numba"}),
     ),
+    **dict.fromkeys(
+        ("apps.cnn", "apps.cnn_memory"),
+        (
+            WORDS
+            | {"wire.python_programs"}
+            | {"runtimes.parameter_partition", "runtimes.tier_program", "models.asp", "sdk.wrapped_model", "apps"},
+            frozenset({"numpy", "torch"}),
+        ),
+    ),
+    "apps.pictures": (WORDS | {"spelling"}, frozenset({"numpy", "PIL"})),
     "core": (TO_CORE - {"wire"} | {"units"}, NONE),
     "linux": (WORDS | {"wire", "linux"}, NONE),
     "storage": (

@@ -18,8 +18,12 @@ COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "win
 # Module -> why no verb reaches it.
 UNREACHED: dict[str, str] = {
     **dict.fromkeys(
-        ("windfall.apps.lda", "windfall.apps.mlr"),
+        ("windfall.apps.cnn", "windfall.apps.lda", "windfall.apps.mlr"),
         "an application of the parameter server, which job files name; no other module does",
+    ),
+    **dict.fromkeys(
+        ("windfall.apps.cnn_memory", "windfall.apps.pictures"),
+        "a part of the application windfall.apps.cnn",
     ),
 }
 

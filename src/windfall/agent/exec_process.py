@@ -21,7 +21,15 @@ from windfall.settings import patience_s
 from windfall.structs import Struct, replace
 from windfall.terms import RunOptions
 from windfall.units import rate_bytes_per_s
-from windfall.wire.boot_data import RESERVED_VARIABLES, UPLINK, BootData, grace_of, size_of
+from windfall.wire.boot_data import (
+    NETWORK,
+    RESERVED_VARIABLES,
+    UPLINK,
+    BootData,
+    grace_of,
+    kernel_speed_of,
+    size_of,
+)
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
 
@@ -76,7 +84,7 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
     Raises:
         Misuse: a variable of the machine's environment is not valid.
     """
-    uplink = machine.environ.get(UPLINK)
+    uplink, network = machine.environ.get(UPLINK), machine.environ.get(NETWORK)
     cpus, memory_gib = size_of(machine.environ)
     return ExecRequest(
         url=machine.url,
@@ -89,6 +97,8 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         patience_s=patience_s(machine.environ),
         wait=True,
         uplink_bytes_per_s=rate_bytes_per_s(uplink, UPLINK) if uplink else None,
+        link_bytes_per_s=rate_bytes_per_s(network, NETWORK) if network else None,
+        kernel_speed=kernel_speed_of(machine.environ),
         cpus=cpus,
         memory_gib=memory_gib,
         machine=machine.machine_id,

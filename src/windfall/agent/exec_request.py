@@ -42,6 +42,8 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
             what it is told at its start.
         session, pages: the session's folders (`agent.session_folder`); empty until the session starts.
         nonce: random name of the session; identifies the holder in the run's log.
+        link_bytes_per_s: what the machine's link carries each way; None for no limit.
+        kernel_speed: share of the host's speed at which applications of a parameter server compute.
         cpus, memory_gib: of the machine's type, as its provider sells it [1, GiB]; 0 where it does not say.
     """
 
@@ -72,6 +74,8 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
     pages: str = ""
     nonce: str = ""
     supervisor_pid: int = 0
+    link_bytes_per_s: float | None = None
+    kernel_speed: float = 1.0
     cpus: float = 0.0
     memory_gib: float = 0.0
 

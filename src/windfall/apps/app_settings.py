@@ -42,6 +42,19 @@ class AppSettings:
             return value
         raise _wrong(key, f"a whole number from {least} to {most}", value, default)
 
+    def whole_or(self, key: str, default: int, word: str) -> int | None:
+        """Return a whole number of at least 1, or None where a word takes its place.
+
+        Raises:
+            Misuse: it is neither.
+        """
+        value = self._value(key, default)
+        if value == word:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31:
+            return value
+        raise _wrong(key, f"a whole number from 1 to {2**31 - 1}, or {word}", value, default)
+
     def number(self, key: str, default: float, *, least: float = 0.0, most: float = math.inf) -> float:
         """Return a finite number.
 

@@ -21,6 +21,7 @@ from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import LogDamaged, StoreError, WindfallError
 from windfall.linux import random_names
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
+from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
 from windfall.runtimes.tier_member import TierMember
@@ -215,6 +216,7 @@ class MachineActor:
         layout: the newest.
         program: returns what computes.
         slots: data partitions that compute at once.
+        limits: of a small machine on a large one.
     """
 
     def __init__(
@@ -224,9 +226,11 @@ class MachineActor:
         layout: ServerLayout,
         program: Callable[[], TierProgram],
         slots: int,
+        *,
+        limits: MachineLimits = UNLIMITED,
     ) -> None:
         self._machine, self._training, self._layout = machine, training, layout
-        self._make, self._slots = program, slots
+        self._make, self._slots, self._limits = program, slots, limits
         self._begun = asyncio.Event()
         self._begun_loop: TierLoop | None = None
 
@@ -244,7 +248,9 @@ class MachineActor:
         try:
             member = TierMember(self._machine, self._layout, training.settings)
             links, store = RayLinks(self._machine.name, training.pace), ObjectTierStore(open_store(training.store))
-            self._begun_loop = TierLoop(member, links, program, store, slots=slots, pace=training.pace)
+            self._begun_loop = TierLoop(
+                member, links, program, store, slots=slots, pace=training.pace, limits=self._limits
+            )
             self._begun.set()
             await self._begun_loop.run()
         finally:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from windfall.errors import WindfallError
+from windfall.runtimes.machine_limits import UNLIMITED, LimitedLink, MachineLimits, SlowedKernel
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, Values
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_counts import payload_bytes
@@ -87,6 +88,7 @@ class TierLoop:
         store: where checkpoints are.
         slots: data partitions that compute at once.
         pace: how often it does what.
+        limits: of a small machine on a large one.
     """
 
     def __init__(
@@ -98,7 +100,9 @@ class TierLoop:
         *,
         slots: int = 1,
         pace: TierPace = USUAL,
+        limits: MachineLimits = UNLIMITED,
     ) -> None:
+        self.limits, self._link = limits, LimitedLink(limits.link_bytes_per_s)
         self.member, self.links, self.program, self.store, self.pace = member, links, program, store, pace
         self.table = TableRows(program.rows, len(member.server.layout.parts))
         self.over = self._ended = False
@@ -139,6 +143,14 @@ class TierLoop:
         Raises:
             Misuse: a push that no part may keep.
         """
+        if sender == self.member.about.name:
+            return await self._answered(question, sender)
+        await self._link.receive(payload_bytes(question))
+        answer = await self._answered(question, sender)
+        await self._link.send(payload_bytes(answer))
+        return answer
+
+    async def _answered(self, question: Question, sender: str) -> Answer:
         held_until = asyncio.get_running_loop().time() + self.pace.held_s
         while True:
             answer = self.member.server.answer(question, sender)
@@ -202,7 +214,7 @@ class TierLoop:
     async def _ask(self, target: str, question: Question) -> None:
         here = target == self.member.about.name
         try:
-            answer = await (self.answer(question, target) if here else self.links.ask(target, question))
+            answer = await (self.answer(question, target) if here else self._asked(target, question))
         except Unreachable:
             await asyncio.sleep(self.pace.retry_s)
             return
@@ -210,6 +222,12 @@ class TierLoop:
         self.member.take(question, answer)
         if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
             await asyncio.sleep(self.pace.retry_s)
+
+    async def _asked(self, target: str, question: Question) -> Answer:
+        await self._link.send(payload_bytes(question))
+        answer = await self.links.ask(target, question)
+        await self._link.receive(payload_bytes(answer))
+        return answer
 
     async def _report(self) -> None:
         while True:
@@ -289,12 +307,14 @@ class TurnTable:
     def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, turn: PushId) -> None:
         self._machine, self._loop, self.turn = machine, loop, turn
         self.waited_s = self.computed_s = self._away_s = 0.0
+        self._kernel = SlowedKernel(machine.limits.kernel_speed)
         self._pushed = PushedRows()
         self._width = 0
         self._dtype: np.dtype[Any] = np.dtype(np.float64)
 
     def pull(self, rows: Rows) -> Values:
         """Return the values of rows."""
+        self._kernel.rest()
         waiting = asyncio.run_coroutine_threadsafe(self._machine.pull(self.turn, rows), self._loop)
         began_s = self._loop.time()
         self._machine.slots.release()
@@ -304,6 +324,7 @@ class TurnTable:
             self.waited_s += self._loop.time() - began_s
             self._machine.slots.acquire()
             self._away_s += self._loop.time() - began_s
+            self._kernel.begin()
         self._width, self._dtype = found.shape[1], found.dtype
         return found
 
@@ -316,8 +337,10 @@ class TurnTable:
     def timed(self) -> Iterator[None]:
         """Measure how long it computes."""
         began_s = self._loop.time()
+        self._kernel.begin()
         try:
             yield
+            self._kernel.rest()
         finally:
             self.computed_s = self._loop.time() - began_s - self._away_s
 

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windfall.errors import WindfallError
 from windfall.ports import Clock
+from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
 from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierLook, TierTraining
 from windfall.runtimes.tier_coordinator_loop import LostMachine, Superseded
 from windfall.runtimes.tier_program import TierProgram
@@ -50,6 +51,7 @@ class TierNodePlace(Struct, frozen=True):
         folder: Ray's own; its path is short, since sockets are in it.
         store_bytes: memory for messages that are on their way [B].
         slots: data partitions that compute at once.
+        limits: of a small machine on a large one.
     """
 
     head: str
@@ -58,6 +60,7 @@ class TierNodePlace(Struct, frozen=True):
     folder: str
     store_bytes: int
     slots: int
+    limits: MachineLimits = UNLIMITED
 
 
 class TierNodePorts(Struct, frozen=True):
@@ -122,7 +125,12 @@ class TierNode:
         if self._place.leads:
             self._start_coordinator()
         self._actor = self._remote(MachineActor, self._machine.name).remote(
-            self._machine, self._training, self._layout(deadline), self._program, self._place.slots
+            self._machine,
+            self._training,
+            self._layout(deadline),
+            self._program,
+            self._place.slots,
+            limits=self._place.limits,
         )
         self._running = self._actor.run.remote()
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from windfall.runtimes.parameter_partition import Rows, RowValues, Values
+from windfall.structs import Struct
 
 
 class TurnGivenUp(Exception):
@@ -33,6 +34,18 @@ class Table(Protocol):
             Misuse: a row is outside the table.
         """
         ...
+
+
+class ProgramMachine(Struct, frozen=True):
+    """What a program may know of the machine that it computes on.
+
+    Attributes:
+        memory_gib: for each turn of those that compute at once [GiB]; 0 where it is not known.
+        staleness: of the training; None: no bound.
+    """
+
+    memory_gib: float = 0.0
+    staleness: int | None = None
 
 
 class TierProgram(Protocol):

@@ -96,7 +96,17 @@ class WrappedModel:
             Misuse: the table is of another model.
         """
         _seed(turn)
-        found = server.pull(self._rows_of(turn.data))
+        self.take_rows(server.pull(self.rows_of(turn.data)))
+
+    def take_rows(self, found: NDArray[Any]) -> None:
+        """Make the model, and all that belongs to a data partition, what rows of the table have; changes count from there.
+
+        Args:
+            found: values of `rows_of` the data partition.
+
+        Raises:
+            Misuse: the table is of another model.
+        """
         if not np.array_equal(found[0], self._first_shared[0]):
             raise Misuse(
                 "the parameter server has another model, or one with other first weights, than this process built: call "
@@ -119,7 +129,7 @@ class WrappedModel:
             )
         if not 0 <= data < partitions:
             raise Misuse(f"there is no data partition {data}: the table has {partitions:.0f}")
-        self._take(values[self._rows_of(data)])
+        self._take(values[self.rows_of(data)])
 
     def _take(self, found: NDArray[Any]) -> None:
         parameters = torch.from_numpy(found[1 : self._shared].reshape(-1))
@@ -137,18 +147,31 @@ class WrappedModel:
         """
         if server.is_given_up():
             return
+        self.check_finite(turn.data, turn.clock)
+        server.push_written(self.rows_of(turn.data)[1:], self.write_changes)
+
+    def check_finite(self, data: int, clock: int) -> None:
+        """Check what a turn has made of the model, and of what belongs to the data partition.
+
+        Raises:
+            Misuse: something is not finite any more.
+        """
         bad = self._state.not_finite()
         for name, parameter in self._named:
             if not bool(torch.isfinite(parameter).all()):
                 bad = f"the parameter {name}"
         if bad is not None:
             raise Misuse(
-                f"{bad} is not finite after clock {turn.clock} of data partition {turn.data}: lower the learning rate, or "
+                f"{bad} is not finite after clock {clock} of data partition {data}: lower the learning rate, or "
                 "clip the gradients"
             )
-        server.push_written(self._rows_of(turn.data)[1:], self._write_changes)
 
-    def _write_changes(self, out: NDArray[Any]) -> None:
+    def write_changes(self, out: NDArray[Any]) -> None:
+        """Write how the rows that were taken have changed, without the first one, which never does.
+
+        Args:
+            out: where to; shape (rows taken - 1, width).
+        """
         partitions = (self.rows - self._shared) // self._private
         before, changes = self._before[1:].reshape(-1), out.reshape(-1)
         private = (self._shared - 1) * self._width
@@ -161,7 +184,7 @@ class WrappedModel:
         changes[private + self._state.size :] = 0
         changes[private:] -= before[private:]
 
-    def _rows_of(self, data: int) -> NDArray[np.int64]:
+    def rows_of(self, data: int) -> NDArray[np.int64]:
         """Return the rows that a turn of a data partition reads."""
         start = self._shared + data * self._private
         return np.concatenate((np.arange(self._shared), np.arange(start, start + self._private)))

@@ -32,6 +32,10 @@ ADDRESS = "WINDFALL_ADDRESS"
 """Host name or address at which the job's other machines reach this one; detected if unset."""
 UPLINK = "WINDFALL_UPLINK"
 """The machine's own limit on uploads, as for `exec --uplink`; unset for none."""
+NETWORK = "WINDFALL_NETWORK"
+"""What the machine's link carries, each way, where its provider limits it: a rate, as `UPLINK`; unset for no limit."""
+KERNEL_SPEED = "WINDFALL_KERNEL_SPEED"
+"""Share of the host's speed at which applications of a parameter server compute; unset for 1."""
 GRACE = "WINDFALL_GRACE"
 """How long the machine keeps running after SIGTERM [s], which is then final; unset where its provider does not say."""
 CPUS = "WINDFALL_CPUS"
@@ -46,6 +50,8 @@ RESERVED_VARIABLES = (
     MEMORY_GIB,
     SETUP_KEY,
     UPLINK,
+    NETWORK,
+    KERNEL_SPEED,
     CREDENTIAL,
     CONTROLLER,
     RUN_URL,
@@ -64,6 +70,15 @@ def grace_of(environ: Mapping[str, str]) -> Seconds | None:
     except ValueError:
         return None
     return Seconds(grace_s) if 0.0 <= grace_s < math.inf else None
+
+
+def kernel_speed_of(environ: Mapping[str, str]) -> float:
+    """Return the share of the host's speed at which applications compute; 1 where the provider does not say."""
+    try:
+        speed = float(environ.get(KERNEL_SPEED, ""))
+    except ValueError:
+        return 1.0
+    return speed if 0.0 < speed <= 1.0 else 1.0
 
 
 def size_of(environ: Mapping[str, str]) -> tuple[float, float]:

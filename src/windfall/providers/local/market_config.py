@@ -67,6 +67,8 @@ class MachineType(_Strict):
         on_demand: its price when it cannot be preempted [USD/h].
         speed: share of the host's speed at which its processes run.
         uplink: upload limit that is passed to its agent; None for no limit.
+        network: what its link carries each way, of the messages of a parameter server; None for no limit.
+        kernel_speed: share of the host's speed at which applications of a parameter server compute.
     """
 
     on_demand: Price
@@ -74,6 +76,8 @@ class MachineType(_Strict):
     memory_gib: Annotated[float, Field(gt=0)] = 1.0
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
     uplink: Annotated[str, BeforeValidator(_rate)] | None = None
+    network: Annotated[str, BeforeValidator(_rate)] | None = None
+    kernel_speed: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class SpotPrices(_Strict):

@@ -90,7 +90,7 @@ def quotas_of(config: MarketConfig, used: Callable[[str, str], int]) -> tuple[Qu
 
 
 MACHINES = "machines"
-UPLINK = "WINDFALL_UPLINK"
+UPLINK, NETWORK, KERNEL_SPEED = "WINDFALL_UPLINK", "WINDFALL_NETWORK", "WINDFALL_KERNEL_SPEED"
 START_AGAIN_S = 10.0
 """After how long an init that has not started its machine is started again [s]."""
 STARTS_MAX = 3
@@ -217,7 +217,9 @@ class MarketEngine:
         sold = self._config.types[order.offer.machine_type]
         block = dict(boot.block)
         uplink = block.get("uplink", sold.uplink)
-        env = {**boot.environment(), **({} if uplink is None else {UPLINK: uplink})}
+        kernel_speed = f"{sold.kernel_speed:g}" if sold.kernel_speed < 1.0 else None
+        limits = {UPLINK: uplink, NETWORK: sold.network, KERNEL_SPEED: kernel_speed}
+        env = {**boot.environment(), **{name: value for name, value in limits.items() if value is not None}}
         speed = block.get("speed", sold.speed)
         return {"argv": boot.argv, "env": env, "speed": speed, "isolation": self._config.isolation}
 

@@ -1,0 +1,91 @@
+"""Small machines on a large one: kernels that compute more slowly, and a link that carries only a limited rate.
+
+Several machines of one computer share its cores and its memory bus.  With limits they behave as machines of their own, as long
+as the computer is not busy: a kernel really computes, and its thread then rests until it has taken as long as on the small
+machine; a message really moves, and arrives once the link could have carried it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+from windfall.errors import Misuse
+from windfall.structs import Struct
+
+
+class MachineLimits(Struct, frozen=True):
+    """What a machine is limited to.
+
+    Attributes:
+        kernel_speed: of its programs, as a share of the computer's speed: above 0, up to 1.
+        link_bytes_per_s: of its link, at once in and out [bytes/s]; infinite for no limit.
+
+    Raises:
+        Misuse: a limit is outside its range.
+    """
+
+    kernel_speed: float = 1.0
+    link_bytes_per_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0.0 < self.kernel_speed <= 1.0:
+            raise Misuse(f"kernel_speed is {self.kernel_speed}: write a share of the host's speed, above 0 and up to 1")
+        if not self.link_bytes_per_s > 0.0:
+            raise Misuse(f"a link carries {self.link_bytes_per_s} bytes/s: write a rate above 0")
+
+
+UNLIMITED = MachineLimits()
+
+
+class SlowedKernel:
+    """The calling thread, which computes at a share of its speed; its processor time counts, so that others do not slow it.
+
+    Args:
+        speed: share of the host's speed.
+    """
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._began_s, self._cpu_s = time.monotonic(), time.thread_time()
+
+    def rest(self) -> None:
+        """Rest until what was computed since `begin` has taken as long as on the limited machine."""
+        if self._speed < 1.0:
+            lasts_s = (time.thread_time() - self._cpu_s) / self._speed
+            time.sleep(max(0.0, self._began_s + lasts_s - time.monotonic()))
+
+
+class LimitedLink:
+    """The link of a machine, which carries a limited rate each way; messages wait for those before them.
+
+    A message leaves its sender and arrives at the same time, as over a switch: a receiver whose link is idle adds nothing to
+    the time that the sender's link has needed, and one that hears from several senders needs the time for all.
+
+    Args:
+        bytes_per_s: each way [bytes/s].
+    """
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._out_free_s = self._in_free_s = -math.inf
+
+    async def send(self, size_bytes: int) -> None:
+        """Return once a message of this size has left."""
+        if size_bytes and self._bytes_per_s < math.inf:
+            now_s = asyncio.get_running_loop().time()
+            self._out_free_s = max(self._out_free_s, now_s) + size_bytes / self._bytes_per_s
+            await asyncio.sleep(self._out_free_s - now_s)
+
+    async def receive(self, size_bytes: int) -> None:
+        """Return once a message of this size, whose sender has sent it, has arrived."""
+        if size_bytes and self._bytes_per_s < math.inf:
+            now_s = asyncio.get_running_loop().time()
+            self._in_free_s = max(self._in_free_s + size_bytes / self._bytes_per_s, now_s)
+            await asyncio.sleep(self._in_free_s - now_s)
