@@ -49,7 +49,7 @@ def lines(record: TierRecord) -> list[tuple[str, str]]:
         ("redone", _redone(status)),
     ]
     if status.loss is not None:
-        found.append(("batch loss", f"{status.loss:.6g} in the newest turns"))
+        found.append(("turns", f"a mean loss of {status.loss:.6g} in the newest one of each data partition"))
     if record.history and record.history[-1].loss is not None:
         found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
     if status.goal is not None:
