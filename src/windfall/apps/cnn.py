@@ -126,16 +126,21 @@ class PictureClasses:
         model, optimizer, wrapped = self._own()
         rows = wrapped.rows_of(loaded.data)
         wrapped.take_rows(table.pull(rows))
-        pictures = len(loaded.classes)
-        chance = np.random.default_rng((self._step.seed, loaded.data, clock))
-        batch = torch.from_numpy(chance.permutation(pictures)[: self.batch(pictures)])
-        loss = nn.functional.cross_entropy(model(loaded.pictures[batch]), loaded.classes[batch])
-        loss.backward()
+        loss = self.slope(model, loaded, clock)
         optimizer.step()
         wrapped.check_finite(loaded.data, clock)
         changes = np.empty((len(rows) - 1, WIDTH), wrapped.dtype)
         wrapped.write_changes(changes)
         table.push(rows[1:], changes)
+        return loss
+
+    def slope(self, model: Any, loaded: PicturePart, clock: int) -> float:
+        """Leave the gradient of a turn's batch in a model that has none, and return the loss of the batch."""
+        pictures = len(loaded.classes)
+        chance = np.random.default_rng((self._step.seed, loaded.data, clock))
+        batch = torch.from_numpy(chance.permutation(pictures)[: self.batch(pictures)])
+        loss = nn.functional.cross_entropy(model(loaded.pictures[batch]), loaded.classes[batch])
+        loss.backward()
         return float(loss.detach())
 
     def batch(self, pictures: int) -> int:
@@ -155,7 +160,10 @@ class PictureClasses:
 
     def evaluate(self, values: Values) -> float:
         """Return the mean cross entropy over all pictures."""
-        model = self._model_of(values)
+        return self.loss(self._model_of(values))
+
+    def loss(self, model: Any) -> float:
+        """Return the mean cross entropy of a network over all pictures."""
         pictures, classes = torch.from_numpy(self._seen.pictures), torch.from_numpy(self._seen.classes)
         total = 0.0
         with torch.no_grad():
@@ -176,6 +184,11 @@ class PictureClasses:
             self._threads.own = copy.deepcopy(self._first)
         own: tuple[Any, Any, WrappedModel] = self._threads.own
         return own
+
+    def made(self) -> tuple[Any, Any]:
+        """Return a network with the first weights, and its optimizer."""
+        model, optimizer, _ = copy.deepcopy(self._first)
+        return model, optimizer
 
     def _model_of(self, values: Values) -> Any:
         model, _, wrapped = copy.deepcopy(self._first)
