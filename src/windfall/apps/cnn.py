@@ -32,7 +32,7 @@ from windfall.apps.pictures import Pictures, generated, letters, read_pictures
 from windfall.errors import Misuse
 from windfall.models.asp import largest_batch
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import ProgramMachine, Table, TierApplication
+from windfall.runtimes.tier_program import PracticeTable, ProgramMachine, Table, TierApplication
 from windfall.sdk.wrapped_model import WrappedModel
 from windfall.structs import Struct
 
@@ -133,6 +133,12 @@ class PictureClasses:
         wrapped.write_changes(changes)
         table.push(rows[1:], changes)
         return loss
+
+    def warm_up(self) -> None:
+        """Measure memory if the batch follows it, and let torch make what it makes in a first step."""
+        one = slice(0, 1)
+        part = PicturePart(torch.from_numpy(self._seen.pictures[one]), torch.from_numpy(self._seen.classes[one]), 0)
+        self.compute(part, 1, PracticeTable(self))
 
     def slope(self, model: Any, loaded: PicturePart, clock: int) -> float:
         """Leave the gradient of a turn's batch in a model that has none, and return the loss of the batch."""

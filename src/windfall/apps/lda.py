@@ -20,7 +20,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import standard_library, text_lines, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierApplication
+from windfall.runtimes.tier_program import PracticeTable, Table, TierApplication
 from windfall.structs import Struct
 
 WORDS_SHOWN = 20
@@ -150,6 +150,12 @@ class TopicModel:
         after[words + 1 :].ravel()[:tokens] = topics
         table.push(block.rows, np.subtract(after, before, out=after))
         return -logs / tokens if tokens else None
+
+    def warm_up(self) -> None:
+        """Compile the kernel, or load it."""
+        none = self._documents.documents[:0]
+        block = TokenBlock(np.array([self._words]), none, none, 0, 0)
+        self.compute((block,), 1, PracticeTable(self))
 
     def recount(self, values: Values) -> Values:
         """Return the counts of words, and their sums, that follow from the topics of tokens in a table."""

@@ -20,7 +20,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import csv_rows, standard_library, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierApplication
+from windfall.runtimes.tier_program import PracticeTable, Table, TierApplication
 from windfall.structs import Struct
 
 BLOCK_ROWS = 1024
@@ -129,6 +129,10 @@ class MatrixFactorization:
         squares = descend(after, part.users, part.items, part.values, self._step_size, self._decay)
         table.push(part.rows, np.subtract(after, before, out=after))
         return math.sqrt(squares / len(part.values)) if len(part.values) else None
+
+    def warm_up(self) -> None:
+        """Compile the kernel, or load it."""
+        self.compute((self._part(0, 1),), 1, PracticeTable(self))
 
     def evaluate(self, values: Values) -> float:
         """Return the root mean square error over all ratings."""

@@ -17,7 +17,7 @@ from windfall.apps.app_settings import AppSettings
 from windfall.apps.data_files import csv_rows, write_origin
 from windfall.errors import Misuse
 from windfall.runtimes.parameter_partition import Rows, Values
-from windfall.runtimes.tier_program import Table, TierApplication
+from windfall.runtimes.tier_program import PracticeTable, Table, TierApplication
 from windfall.structs import Struct
 
 
@@ -78,6 +78,12 @@ class LogisticRegression:
         slope, loss = gradient(weights, loaded.features[batch], loaded.classes[batch])
         table.push(rows, -self._step_size * (slope / size + self._decay * weights))
         return float(loss / size)
+
+    def warm_up(self) -> None:
+        """Compile the kernel, or load it."""
+        seen = self._observed
+        one = LabelledData(seen.features[:1], seen.classes[:1], seen.class_names, seen.origin)
+        self.compute(one, 1, PracticeTable(self))
 
     def evaluate(self, values: Values) -> float:
         """Return the mean cross entropy over all observations."""

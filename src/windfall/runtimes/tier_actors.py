@@ -241,7 +241,7 @@ class MachineActor:
             Exception: what the program raised, when it was made or computed; as `TierLoop.run`.
         """
         # It may read data, or start a script, for minutes; what is wrong with it is an error of this call.
-        program = await asyncio.to_thread(self._make)
+        program = await asyncio.to_thread(_warmed_up, self._make)
         training, slots = self._training, self._slots
         if isinstance(program, ScriptProgram):
             slots = program.loop_slots
@@ -274,3 +274,11 @@ class MachineActor:
     async def pid(self) -> int:
         """Return the number of its process."""
         return os.getpid()
+
+
+def _warmed_up(make: Callable[[], TierProgram]) -> TierProgram:
+    program = make()
+    warm_up = getattr(program, "warm_up", None)
+    if warm_up is not None:
+        warm_up()
+    return program

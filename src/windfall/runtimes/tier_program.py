@@ -75,7 +75,11 @@ class TierProgram(Protocol):
 
 
 class TierApplication(TierProgram, Protocol):
-    """A program of an application (`apps`), which a module's `program(settings, partitions)` returns."""
+    """A program of an application (`apps`), which a module's `program(settings, partitions)` returns.
+
+    It may also have `warm_up()`, without arguments: what only the first turn of a process would need, such as compiling.  A machine
+    calls it before it joins, so that no other waits for it.
+    """
 
     def evaluate(self, values: Values) -> float:
         """Return the loss of a whole table over all training data; lower is better."""
@@ -84,6 +88,24 @@ class TierApplication(TierProgram, Protocol):
     def write(self, values: Values, folder: Path) -> None:
         """Write what training is for, from a whole table, as files into a folder that exists."""
         ...
+
+
+class PracticeTable:
+    """`Table` of a turn that counts nowhere: all rows have their first values.
+
+    Args:
+        program: whose table it is.
+    """
+
+    def __init__(self, program: TierProgram) -> None:
+        self._program = program
+
+    def pull(self, rows: Rows) -> Values:
+        """Return first values."""
+        return self._program.first(rows)
+
+    def push(self, rows: Rows, changes: Values) -> None:
+        """Take changes, and forget them."""
 
 
 class PushedRows:
