@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from windfall.structs import Struct, Tagged
+from windfall.structs import Struct, Tagged, replace
 from windfall.tier_status import LossReached, TierCounters
 
 VERSION = 1
@@ -205,3 +205,8 @@ class TierReport(Struct, frozen=True):
     def machine(self) -> str:
         """The machine's name."""
         return self.about.name
+
+    @property
+    def decisive(self) -> TierReport:
+        """The report without its number, and what no layout waits for."""
+        return replace(self, number=0, done={}, counters=TierCounters())

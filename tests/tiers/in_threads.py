@@ -50,6 +50,12 @@ class Links:
             raise Unreachable("the coordinator")
         return self.cluster.coordinator.hear(report)
 
+    async def newer(self, version: int) -> ServerLayout:
+        """Wait for a layout, as long as the machine is there."""
+        if self.machine not in self.cluster.machines:
+            raise Unreachable("the coordinator")
+        return await self.cluster.coordinator.newer(version)
+
 
 class WatchedStore(MemoryStore):
     """A store that notes what is read, and may be away.

@@ -160,6 +160,10 @@ class CoordinatorActor:
         """Take in a report and return what counts; raises as `TierCoordinatorLoop.hear`."""
         return (await self._loop()).hear(report)
 
+    async def newer(self, version: int) -> ServerLayout:
+        """Return the newest layout once it is newer than this version, or after a while whatever it is."""
+        return await (await self._loop()).newer(version)
+
 
 class RayLinks:
     """`TierLinks` of a machine, over Ray."""
@@ -177,6 +181,11 @@ class RayLinks:
         """Report to the coordinator's actor."""
         answer: tuple[ServerLayout, CommittedClock] = await self._call(COORDINATOR, "hear", report)
         return answer
+
+    async def newer(self, version: int) -> ServerLayout:
+        """Ask the coordinator's actor."""
+        layout: ServerLayout = await self._call(COORDINATOR, "newer", version)
+        return layout
 
     async def _call(self, name: str, method: str, *arguments: object) -> Any:
         try:

@@ -85,6 +85,8 @@ class TierCoordinatorLoop:
         self.coordinator, self._log, self._time_s, self._new_nonce = coordinator, log, time_s, new_nonce
         self._status, self._rate = status, ClockRate(pace.rate_over_s)
         self._ends = asyncio.Event()
+        self._news = asyncio.Event()
+        self._written = asyncio.Event()
         self._reported, self._followed = True, False
         self._machines: dict[str, TierMachine] = {}
         self._awaited: set[str] = set()
@@ -127,11 +129,21 @@ class TierCoordinatorLoop:
         self._reported = True
         # A coordinator with nothing to write to the log learns of its successor by those who obey it.
         self._followed = self._followed or report.coordinator > self.coordinator.layout.coordinator
+        known = self.coordinator.reports.get(report.machine)
+        if known is None or known.decisive != report.decisive:
+            self._news.set()
         self.coordinator.take(report)
         committed = self.coordinator.committed()
         if committed.over:
             self._dismissed.add(report.machine)
         return self.coordinator.layout, committed
+
+    async def newer(self, version: int) -> ServerLayout:
+        """Return the newest layout once it is newer than this version, or after a while whatever it is."""
+        if self.coordinator.layout.version <= version:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._written.wait(), self._pace.held_s)
+        return self.coordinator.layout
 
     async def run(self) -> None:
         """Write layouts until training is over, and each machine that is there has heard of it.
@@ -145,7 +157,9 @@ class TierCoordinatorLoop:
                 if reporting.done():
                     reporting.result()
                 await self.turn()
-                await asyncio.sleep(self._pace.decide_s)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), self._pace.decide_s)
+                self._news.clear()
             self._ends.set()
             await reporting
         finally:
@@ -209,3 +223,5 @@ class TierCoordinatorLoop:
         if not await self._log.write(layout):
             raise Superseded(f"another coordinator has written layout {layout.version}")
         self.coordinator.written(layout)
+        self._written.set()
+        self._written = asyncio.Event()

@@ -40,6 +40,9 @@ from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import PushedRows, TierProgram, TurnGivenUp
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
 
+REPORTS_MAX = 10
+"""Reports that a machine makes at most in the usual time between two."""
+
 
 class Unreachable(WindfallError):
     """No answer came."""
@@ -62,6 +65,14 @@ class TierLinks(Protocol):
 
         Raises:
             Unreachable: it said nothing.
+        """
+        ...
+
+    async def newer(self, version: int) -> ServerLayout:
+        """Return the newest layout once it is newer than this version, or after a while whatever it is.
+
+        Raises:
+            Unreachable: the coordinator said nothing.
         """
         ...
 
@@ -124,6 +135,7 @@ class TierLoop:
             Exception: what the program raised.
         """
         self._begin(("report",), self._report)
+        self._begin(("listen",), self._listen)
         try:
             while not self.over:
                 if self._failure is not None:
@@ -231,15 +243,37 @@ class TierLoop:
 
     async def _report(self) -> None:
         while True:
+            report = self.member.report()
             try:
-                layout, committed = await self.links.report(self.member.report())
+                layout, committed = await self.links.report(report)
             except Unreachable:
                 await asyncio.sleep(self.pace.report_s)
                 continue
             self.member.hear(layout, committed)
             self.over = committed.over
             self._changed()
-            await asyncio.sleep(self.pace.report_s)
+            await self._until_next_report(report)
+
+    async def _until_next_report(self, last: TierReport) -> None:
+        """Return once there is something to report on which others may wait, or after the usual while."""
+        until = asyncio.get_running_loop().time() + self.pace.report_s
+        await asyncio.sleep(self.pace.report_s / REPORTS_MAX)
+        while (left_s := until - asyncio.get_running_loop().time()) > 0.0:
+            if self.member.report().decisive != last.decisive:
+                return
+            await self._change(left_s)
+
+    async def _listen(self) -> None:
+        """Hear of each layout at once: data partitions and parts that change hands stand still until all have."""
+        while True:
+            try:
+                layout = await self.links.newer(self.member.server.layout.version)
+            except Unreachable:
+                await asyncio.sleep(self.pace.report_s)
+                continue
+            if layout.version > self.member.server.layout.version:
+                self.member.hear(layout, self.member.committed)
+                self._changed()
 
     async def _stored(self, call: Callable[..., Any], *arguments: object) -> Any:
         """Return what a call of the store returns, in the store's own thread; an outage of the store may last."""

@@ -98,7 +98,16 @@ class TierNode:
         self._running: Any = None
 
     def start(self) -> None:
-        """Join the cluster and begin to serve and compute.
+        """Join the cluster and begin to serve and compute; raises as `join`."""
+        self.join()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to serve and compute."""
+        self._running = self._actor.run.remote()
+
+    def join(self) -> None:
+        """Join the cluster, with an actor that has all its modules.
 
         Raises:
             NodeLost: the head does not answer.
@@ -132,7 +141,7 @@ class TierNode:
             self._place.slots,
             limits=self._place.limits,
         )
-        self._running = self._actor.run.remote()
+        ray.get(self._actor.pid.remote())
 
     def turn(self) -> bool:
         """Look after the machine for a while; return whether training is over.

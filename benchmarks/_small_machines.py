@@ -1,0 +1,194 @@
+"""Small machines of a parameter server, each a process of its own with a node of Ray at its own loopback address.
+
+`SmallMachines` starts them and notes when clocks are committed, which one of them hears from the coordinator; nothing is taken
+from the machines' own counters.  What a machine imports is there before it is admitted; loading data and all else is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+BUSY_MAX = 0.8
+"""Share of the cores above which a round is void."""
+LIMIT_S = 120.0
+RATINGS, USERS, ITEMS, RANK = 1_500_000, 8000, 400, 32
+"""Matrix factorisation: 1 MB of users' factors, of which each data partition has its own, and 50 KB of items'."""
+SPEED = 0.04
+LINK_BYTES_PER_S = 5e6
+"""40 Mb/s each way."""
+
+
+def program(data: int) -> Any:
+    """Return what is trained: generated ratings; each clock goes through all of a data partition's."""
+    from windfall.apps import mf
+
+    settings = {"users": USERS, "items": ITEMS, "ratings": RATINGS, "rank": RANK, "rate": 1e-5, "clocks": 1}
+    return mf.program(settings, data)
+
+
+class SmallMachines:
+    """Machines by name: `r...` are reliable, `t...` are not.
+
+    Args:
+        names: of all machines, started or to be admitted later; the first one leads.
+        parts, data: how many parts of the state and data partitions there are.
+        ratios: above which stages 2 and 3 begin.
+        save_every: clocks between checkpoints.
+        staleness: as `ServerSettings`.
+        folder: of the run's store, of an earlier run that continues; empty for a new one.
+        found_within_s: how long a coordinator awaits machines that it finds in the log.
+
+    Attributes:
+        clocks: when each clock was first seen as committed [s].
+        busy: pairs of an instant and the share of the cores that was busy since the one before, with work of usual priority.
+    """
+
+    def __init__(
+        self, names: list[str], parts: int, data: int, *, ratios: tuple[float, float] = (1.0, 15.0),
+        save_every: int = 100_000, staleness: int = 0, folder: str = "", found_within_s: float = 5.0,
+    ) -> None:  # fmt: skip
+        self.folder = folder or tempfile.mkdtemp(prefix="windfall-small-")
+        self.names, self.clocks, self.busy = names, {}, []
+        self._events: dict[str, queue.Queue[str]] = {name: queue.Queue() for name in names}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        base = int.from_bytes(os.urandom(1)) % 200 + 10
+        hosts = {name: f"127.{base}.{os.getpid() % 250}.{place + 1}" for place, name in enumerate(names)}
+        common = {
+            "head": f"{hosts[names[0]]}:{port}", "store": self.folder, "parts": parts, "data": data, "ratios": ratios,
+            "save_every": save_every, "staleness": staleness, "secret": "small machines", "found_within_s": found_within_s,
+        }  # fmt: skip
+        self._ended = threading.Event()
+        self._processes = {}
+        for order, name in enumerate(names):
+            about = {**common, "name": name, "host": hosts[name], "leads": order == 0, "order": order}
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks._small_machine", json.dumps(about)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            threading.Thread(target=self._hear, args=(name,), daemon=True).start()
+        threading.Thread(target=self._watch_cores, daemon=True).start()
+
+    def await_event(self, event: str, *names: str) -> None:
+        """Wait until machines have said so."""
+        for name in names:
+            said = self._events[name].get(timeout=LIMIT_S)
+            assert said == event, f"{name}: {said}, not {event}"
+
+    def order(self, word: str, *names: str) -> None:
+        """Send an order: `begin` or `leave`."""
+        for name in names:
+            self._processes[name].stdin.write(f"{word}\n")
+            self._processes[name].stdin.flush()
+
+    def start(self, *names: str) -> None:
+        """Admit the first machines, once all have joined the cluster."""
+        self.await_event("joined", *self.names)
+        self.order("begin", *names)
+
+    def newest(self) -> int:
+        """Return the newest committed clock."""
+        return max(self.clocks, default=0)
+
+    def until(self, clock: int) -> None:
+        """Wait for a clock to be committed."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.newest() < clock:
+            assert time.monotonic() < deadline, f"clock {clock} is not committed: {self.newest()}"
+            dead = [name for name, one in self._processes.items() if one.poll() not in (None, 0)]
+            assert not dead, f"{dead} ended"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Let training end with a checkpoint of the newest committed clock."""
+        self._store().ask_to_stop(self.layout().coordinator)
+
+    def layout(self) -> Any:
+        """Return the newest layout."""
+        return self._store().newest_layout()
+
+    def _store(self) -> Any:
+        from windfall.runtimes.tier_store import ObjectTierStore
+        from windfall.storage.object_stores import folder_url, open_store
+
+        return ObjectTierStore(open_store(folder_url(self.folder)))
+
+    def until_settled(self, serving: set[str], computing: set[str]) -> int:
+        """Wait until these machines, and no others, serve and compute; return the newest clock then."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            layout = self.layout()
+            moving = any(place.next_active for place in layout.parts) or any(one.next_holder for one in layout.data)
+            serves, computes = {one.active for one in layout.parts}, {one.holder for one in layout.data}
+            if not moving and serves == serving and computes == computing:
+                return self.newest()
+            assert time.monotonic() < deadline, f"{layout}"
+            time.sleep(0.05)
+
+    def iterations(self, first: int, last: int) -> list[float]:
+        """Return how long clocks from the first to the last took [s]; those that were seen together share their time."""
+        found = []
+        known = sorted(self.clocks)
+        for before, after in itertools.pairwise(known):
+            share_s = (self.clocks[after] - self.clocks[before]) / (after - before)
+            found += [(clock, share_s) for clock in range(before + 1, after + 1)]
+        return [took_s for clock, took_s in found if first <= clock <= last]
+
+    def busiest(self, first: int, last: int) -> float:
+        """Return the largest share of the cores that was busy in any of these clocks."""
+        found = 0.0
+        for clock in range(first, last + 1):
+            since_s, until_s = self.clocks.get(clock - 1), self.clocks.get(clock)
+            if since_s is not None and until_s is not None:
+                shares = [share for at_s, share in self.busy if since_s < at_s <= until_s + 0.1]
+                found = max(found, sum(shares) / len(shares) if shares else 0.0)
+        return found
+
+    def end(self, *, keep: bool = False) -> None:
+        """End all processes; the store is removed too unless it is kept."""
+        self._ended.set()
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(15.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _hear(self, name: str) -> None:
+        for line in self._processes[name].stdout:
+            word, *rest = line.split()
+            if word == "clock":
+                self.clocks.setdefault(int(rest[0]), float(rest[1]))
+            else:
+                self._events[name].put(word)
+
+    def _watch_cores(self) -> None:
+        before = _ticks()
+        while not self._ended.wait(0.1):
+            now = _ticks()
+            if now[1] > before[1]:
+                self.busy.append((time.monotonic(), (now[0] - before[0]) / (now[1] - before[1])))
+            before = now
+
+
+def _ticks() -> tuple[int, int]:
+    """Return for how long the cores have been busy with work of usual priority, and for how long there have been."""
+    user, nice, system, idle, waiting, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return user + system + sum(rest), user + nice + system + idle + waiting + sum(rest)

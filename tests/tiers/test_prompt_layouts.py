@@ -1,0 +1,44 @@
+"""What stands still until all have heard of a layout does not wait for the next report, nor for the coordinator's next look."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+
+from tests.tiers.in_threads import ThreadCluster, played
+from tests.tiers.least_squares import LeastSquares
+from windfall.runtimes.tier_pace import TierPace
+
+SLOW_S = 2.0
+CLOCKS = 40
+PACE = TierPace(
+    save_every=10_000, report_s=SLOW_S, decide_s=SLOW_S, lost_after_s=3 * SLOW_S, reliable_lost_after_s=3 * SLOW_S
+)
+SOON_S = SLOW_S / 2
+
+
+def test_machines_that_leave_hand_everything_over_between_two_reports() -> None:
+    """With reports and looks two seconds apart, all is on the reliable machine, and each clock committed, long before that."""
+    program = LeastSquares(4, seconds=0.01)
+    gaps_s: list[float] = []
+
+    async def story(cluster: ThreadCluster) -> None:
+        await cluster.until(5)
+        for name in ("t1", "t2"):
+            cluster.machines[name].member.leave()
+        # Their next reports say so; from then on nothing waits.
+        seen, at_s = cluster.committed(), time.monotonic()
+        async with asyncio.timeout(30.0):
+            while cluster.committed() < CLOCKS:
+                await asyncio.sleep(0.005)
+                if cluster.committed() > seen:
+                    gaps_s.append(time.monotonic() - at_s)
+                    seen, at_s = cluster.committed(), time.monotonic()
+        assert {place.active for place in cluster.layouts[-1].parts} == {"r1"}
+        assert {place.holder for place in cluster.layouts[-1].data} == {"r1"}
+
+    cluster = played(["r1", "t1", "t2"], program, story, clocks=CLOCKS, pace=PACE)
+    assert np.allclose(cluster.values(), program.alone(CLOCKS))
+    assert max(gaps_s) < SOON_S, gaps_s
