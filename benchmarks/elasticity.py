@@ -2,8 +2,8 @@
 
 Two reliable small machines train (`_small_machines`); four transient ones, whose processes, nodes of Ray and imports are there
 before, are admitted all at once; later all four are evicted with notice, and the two train on.  Iterations are timed by
-committed clocks, as one machine hears of them.  A round in which a judged iteration found the cores more than 80 % busy is void; void
-rounds are counted on standard error, and repeated a few times.
+committed clocks, as one machine hears of them.  A round in which a judged iteration found the cores more than
+80 % busy is void; void rounds are counted on standard error, and repeated a few times.
 
 - **Add**: no iteration from the admission until all compute and serve may be longer than 1.05x the slowest of the ten before.
 - **Evict**: the worst iteration from the notice until the reliable machines have all may be 1.15x of the mean on them alone

@@ -32,7 +32,7 @@ def test_this_machine_can_run_and_each_check_is_one_line(capsys: pytest.CaptureF
 
     lines = capsys.readouterr().out.splitlines()
     names = ["python", "isolation", "pidfd", "shared memory", "state folder", "clock", "notices"]
-    names += ["GPU", "network", "extras", "configuration"]
+    names += ["GPU", "network", "listening", "extras", "configuration"]
     heads = [line for line in lines if not line.startswith("     ")]
     assert [head[6:20].strip() for head in heads] == names
     assert {head.split()[0] for head in heads} <= {"ok", "warn"}
@@ -87,7 +87,7 @@ def test_a_folder_is_measured_and_left_as_it_was(capsys: pytest.CaptureFixture[s
     )
 
     assert code == 0
-    assert list(checks)[11:] == [
+    assert list(checks)[12:] == [
         "store", "conditions", "reach", "small objects", "speed up", "emergency", "speed down", "leftovers",
     ]  # fmt: skip
     assert checks["reach"]["verdict"] == "warn"

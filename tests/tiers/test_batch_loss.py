@@ -89,7 +89,9 @@ def test_a_program_that_says_no_loss_or_one_that_is_not_finite_has_none() -> Non
 
     assert silent.statuses[-1].loss is None
     assert "turns" not in dict(tier_page.lines(TierRecord(silent.statuses[-1])))
-    assert dict(tier_page.lines(TierRecord(replace(silent.statuses[-1], loss=0.5))))["turns"].startswith("a mean loss of 0.5 ")
+    assert dict(tier_page.lines(TierRecord(replace(silent.statuses[-1], loss=0.5))))["turns"].startswith(
+        "a mean loss of 0.5 "
+    )
     assert worker.losses() == {}
     assert played(["r1"], WithLoss(DATA), undisturbed, clocks=3).statuses[-1].loss == pytest.approx(
         WithLoss(DATA).loss_of(2), rel=1e-12

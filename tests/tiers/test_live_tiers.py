@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -321,7 +322,10 @@ def test_a_setting_that_the_application_refuses_ends_the_job_with_its_words(rig:
 
 @pytest.mark.slow
 def test_only_ray_listens_beyond_loopback(rig: Rig) -> None:
-    """Its head, nodes, actors, and the processes that have joined it; with a token (see `test_tier_machine`)."""
+    """Its head, nodes, actors, and the processes that have joined it; with a token (see `test_tier_machine`).
+
+    `doctor` names each of their ports.
+    """
     job_id = submit(rig, 600)
     until_all_compute(rig, job_id, 4)
     found = listening(rig)
@@ -331,3 +335,10 @@ def test_only_ray_listens_beyond_loopback(rig: Rig) -> None:
     )
     rays = ("gcs_server", "raylet/raylet", "ray::", "ray/dashboard/agent.py", "runtime_env/agent", "cli.tier_process")
     assert [line for line in found if not any(words in line for words in rays)] == []
+
+    checks = {line["check"]: line for line in map(json.loads, rig.say("doctor", "--json").splitlines())}
+    said, ports = checks["listening"], {int(one.partition(":")[2], 16) for line in found.values() for one in line}
+    named = {int(port) for port in re.findall(r"(?<=[ ,])\d+(?=,)", said["says"])}
+    assert (said["verdict"], said["numbers"]["without_token"]) == ("warn", 0.0), said
+    assert "gcs_server at ::, port" in said["says"]
+    assert ports <= named, said

@@ -15,6 +15,7 @@ from pathlib import Path
 from windfall.cli.locations import state_folder
 from windfall.extras import install
 from windfall.linux.clock import SystemClock
+from windfall.linux.listening import listeners
 from windfall.notices import notice_sources
 from windfall.notices.aws import AWS_URL
 from windfall.notices.azure import AZURE_URL
@@ -80,6 +81,7 @@ def checks(provider: str, metadata_url: str | None, state: Path | None) -> Itera
     yield _notices(provider, metadata_url)
     yield _gpus()
     yield _network()
+    yield listening(state or state_folder())
     yield _extras()
 
 
@@ -232,6 +234,23 @@ def _network() -> Check:
         return Check("network", Verdict.OK, "there is a default route; check a store with `windfall doctor URL`")
     advice = "only stores on this machine's disks and networks can be reached"
     return Check("network", Verdict.WARN, "no default route", advice)
+
+
+def listening(state: Path) -> Check:
+    """Name the sockets of an installation's processes that other machines may reach."""
+    reached = [one for one in listeners(state) if one.beyond_loopback]
+    if not reached:
+        return Check("listening", Verdict.OK, "nothing of this installation listens beyond this machine")
+    named: dict[tuple[str, str, bool], set[int]] = {}
+    for one in reached:
+        named.setdefault((plain(one.program), one.address, one.guarded), set()).add(one.port)
+    says = "; ".join(
+        f"{program} at {address}, port {', '.join(map(str, sorted(ports)))}, {'with a token' if guarded else 'WITHOUT a token'}"
+        for (program, address, guarded), ports in sorted(named.items())
+    )
+    numbers = {"sockets": float(len(reached)), "without_token": float(sum(not one.guarded for one in reached))}
+    advice = "nothing that passes through them is encrypted: keep other networks out of these ports"
+    return Check("listening", Verdict.WARN, says, advice, numbers)
 
 
 def _lines(path: str) -> list[str]:

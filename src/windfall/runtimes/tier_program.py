@@ -77,8 +77,8 @@ class TierProgram(Protocol):
 class TierApplication(TierProgram, Protocol):
     """A program of an application (`apps`), which a module's `program(settings, partitions)` returns.
 
-    It may also have `warm_up()`, without arguments: what only the first turn of a process would need, such as compiling.  A machine
-    calls it before it joins, so that no other waits for it.
+    It may also have `warm_up()`, without arguments: what only the first turn of a process would need, such as compiling.
+    A machine calls it before it joins, so that no other waits for it.
     """
 
     def evaluate(self, values: Values) -> float:
