@@ -84,3 +84,9 @@ def test_a_wrong_profile_is_refused(place: tuple[str, ...], value: object, says:
     assert problem is not None
     assert says in problem, problem
     assert problem.startswith("has a profile that ")
+
+
+def test_a_number_that_yaml_reads_as_text_is_a_number() -> None:
+    """YAML 1.1 knows 1.0e+9 alone; 1e9 is what people write."""
+    platform = {"server_mb_per_s": 5, "pcie_mb_per_s": "1e9"}
+    assert tier_profile.model_of({**PROFILE, "platform": platform}).platform.pcie_mb_per_s == 1e9

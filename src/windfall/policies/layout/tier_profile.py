@@ -83,9 +83,19 @@ def _fields(value: object, place: str, needed: tuple[str, ...], others: tuple[st
 
 
 def _numbers(value: object, place: str, needed: tuple[str, ...], others: tuple[str, ...]) -> dict[str, Any]:
-    found = {key: one for key, one in _fields(value, place, needed, others).items() if one is not None}
+    found = {key: _number(one) for key, one in _fields(value, place, needed, others).items() if one is not None}
     for key, one in found.items():
         whole = key in ("gpus", "servers")
         if isinstance(one, bool) or not isinstance(one, int if whole else int | float):
             raise Misuse(f"has {place[1:]}.{key} {one!r}: write a {'whole number' if whole else 'number'}")
     return found
+
+
+def _number(value: object) -> Any:
+    """Return a number that YAML 1.1 reads as text, such as 1e9; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
