@@ -44,9 +44,6 @@ class SmallMachines:
     Args:
         names: of all machines, started or to be admitted later; the first one leads.
         parts, data: how many parts of the state and data partitions there are.
-        ratios: above which stages 2 and 3 begin.
-        save_every: clocks between checkpoints.
-        staleness: as `ServerSettings`.
         folder: of the run's store, of an earlier run that continues; empty for a new one.
         found_within_s: how long a coordinator awaits machines that it finds in the log.
 
@@ -56,9 +53,8 @@ class SmallMachines:
     """
 
     def __init__(
-        self, names: list[str], parts: int, data: int, *, ratios: tuple[float, float] = (1.0, 15.0),
-        save_every: int = 100_000, staleness: int = 0, folder: str = "", found_within_s: float = 5.0,
-    ) -> None:  # fmt: skip
+        self, names: list[str], parts: int, data: int, *, folder: str = "", found_within_s: float = 5.0
+    ) -> None:
         self.folder = folder or tempfile.mkdtemp(prefix="windfall-small-")
         self.names, self.clocks, self.busy = names, {}, []
         self._events: dict[str, queue.Queue[str]] = {name: queue.Queue() for name in names}
@@ -68,8 +64,8 @@ class SmallMachines:
         base = int.from_bytes(os.urandom(1)) % 200 + 10
         hosts = {name: f"127.{base}.{os.getpid() % 250}.{place + 1}" for place, name in enumerate(names)}
         common = {
-            "head": f"{hosts[names[0]]}:{port}", "store": self.folder, "parts": parts, "data": data, "ratios": ratios,
-            "save_every": save_every, "staleness": staleness, "secret": "small machines", "found_within_s": found_within_s,
+            "head": f"{hosts[names[0]]}:{port}", "store": self.folder, "parts": parts, "data": data,
+            "secret": "small machines", "found_within_s": found_within_s,
         }  # fmt: skip
         self._ended = threading.Event()
         self._processes = {}

@@ -80,7 +80,7 @@ def benchmarks() -> list[Callable[[], Benchmark]]:
 
 
 class GatedProgram:
-    """A program that computes once a file is there, so that all machines begin together."""
+    """A program that computes once a file is there, so that all machines begin together, and notes which turns wait for it."""
 
     def __init__(self, program: TierProgram, gate: Path) -> None:
         self.program, self.rows, self.first, self.load = program, program.rows, program.first, program.load
@@ -88,6 +88,7 @@ class GatedProgram:
 
     def compute(self, loaded: Any, clock: int, table: Table) -> float | None:
         while not self._gate.exists():
+            (self._gate.parent / f"waits-{loaded.data}").touch()
             time.sleep(0.005)
         return self.program.compute(loaded, clock, table)
 
@@ -174,19 +175,13 @@ def _on_parameter_server(folder: Path, staleness: int | None) -> list[State]:
     rows = TableRows(program.rows, PARTS)
     with _machines(folder, staleness) as (coordinator, machines, calls):
         deadline = time.monotonic() + READY_WITHIN_S
-        while any(seen is None for seen in ray.get([one.look.remote(False) for one in machines.values()])):
+        while any(one is None for one in ray.get([one.look.remote(False) for one in machines.values()])):
             _check(ray, calls, deadline)
             time.sleep(0.05)
-        layout, seen = ray.get(coordinator.layout.remote()), []
-        # A turn waits at the gate once what it reads is there; until then none has a machine that serves it.
-        time.sleep(3.0)
-        (folder / "go").touch()
-        began_s = time.monotonic()
-        for number in itertools.count(1):
-            time.sleep(max(0.0, began_s + number * LOOK_S - time.monotonic()))
-            _check(ray, calls, deadline + TRAINS_S)
+
+        def tables() -> list[Any]:
             # In the name of the machine itself: what it says to itself goes over no link.
-            answers = ray.get(
+            return ray.get(
                 [
                     machines[place.active].answer.remote(
                         ReadRows(part, 0, layout.term, 1, np.arange(len(rows.of_part(part)))), place.active
@@ -194,6 +189,17 @@ def _on_parameter_server(folder: Path, staleness: int | None) -> list[State]:
                     for part, place in enumerate(layout.parts)
                 ]
             )
+
+        layout, seen = ray.get(coordinator.layout.remote()), []
+        while len(list(folder.glob("waits-*"))) < DATA or not all(isinstance(one, RowsRead) for one in tables()):
+            _check(ray, calls, deadline)
+            time.sleep(0.05)
+        (folder / "go").touch()
+        began_s = time.monotonic()
+        for number in itertools.count(1):
+            time.sleep(max(0.0, began_s + number * LOOK_S - time.monotonic()))
+            _check(ray, calls, deadline + TRAINS_S)
+            answers = tables()
             assert all(isinstance(answer, RowsRead) for answer in answers), answers
             at_s = time.monotonic() - began_s
             seen.append((at_s, answers))

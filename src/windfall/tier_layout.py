@@ -208,5 +208,5 @@ class TierReport(Struct, frozen=True):
 
     @property
     def decisive(self) -> TierReport:
-        """The report without its number, and what no layout waits for."""
-        return replace(self, number=0, done={}, counters=TierCounters())
+        """The report without its number, and what none waits for: an end by its loss may come a report later."""
+        return replace(self, number=0, done={}, counters=TierCounters(), losses={})

@@ -101,7 +101,8 @@ class TierStatus(Tagged, frozen=True):
         left: how many went with notice.
         over: training is over.
         loss: the mean of the losses of the newest turn of each data partition, so of the last pass over all of them; each is
-            of the batch of its turn, at the parameters that the turn read.  None: the program does not say.
+            of the batch of its turn, at the parameters that the turn read.  After all went back it stays until each
+            has one again.  None: the program does not say.
         goal: the training loss with which training ends before its last clock; None: with that clock alone.
         reached: where it ends for that.
     """

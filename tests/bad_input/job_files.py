@@ -287,7 +287,7 @@ PARAMSERVER = (
         "tiers-profile",
         "runtime: {paramserver: {clocks: 5, app: windfall.apps.mf, profile: {workload: {}}}}\n",
         "1:68",
-        "runtime.paramserver has a profile that needs platform: let `windfall drill JOB --profile` write it",
+        "runtime.paramserver has a profile that needs platform: the how-to of the parameter server shows a whole profile",
         schema=False,
     ),
 )

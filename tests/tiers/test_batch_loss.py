@@ -15,7 +15,7 @@ from tests.tiers.in_step import InStep
 from tests.tiers.in_threads import DATA, ThreadCluster, played
 from tests.tiers.least_squares import LeastSquares
 from windfall.apps import lda, mf, mlr
-from windfall.core.tier_summary import batch_loss
+from windfall.core.tier_decisions import training_loss
 from windfall.report import tier_page
 from windfall.report.tier_page import TierRecord
 from windfall.runtimes.parameter_partition import Rows, Values
@@ -99,14 +99,16 @@ def test_a_program_that_says_no_loss_or_one_that_is_not_finite_has_none() -> Non
 
 
 def test_of_a_data_partition_that_has_moved_the_newest_turn_counts() -> None:
-    """Machines still report what they had computed on before; without a report the loss stays."""
-    cluster = InStep(["r1", "t1"], clocks=4)
-    report = cluster.members["r1"].report()
-    reports = [replace(report, losses={0: (4, 1.0), 1: (7, 3.0)}), replace(report, losses={0: (6, 2.0)})]
+    """Machines still report what they had computed on before; unless each data partition has a loss, there is none."""
+    cluster = InStep(["r1", "t1"], data=2, clocks=4)
+    report, layout = cluster.members["r1"].report(), cluster.layout
+    first, second = replace(report, losses={0: (4, 1.0), 1: (7, 3.0)}), replace(report, losses={0: (6, 2.0)})
 
-    assert batch_loss(reports, None) == batch_loss(reversed(reports), 9.0) == 2.5
-    assert batch_loss([report], 9.0) == 9.0
-    assert batch_loss([report], None) is None
+    assert (
+        training_loss(layout, {"r1": first, "t1": second}) == training_loss(layout, {"r1": second, "t1": first}) == 2.5
+    )
+    assert training_loss(layout, {"r1": second}) is None
+    assert training_loss(replace(layout, term=1), {"r1": first, "t1": second}) is None
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import time
 
 import numpy as np
 
+from tests.tiers.in_step import InStep
 from tests.tiers.in_threads import ThreadCluster, played
 from tests.tiers.least_squares import LeastSquares
 from windfall.runtimes.tier_pace import TierPace
+from windfall.structs import replace
 
 SLOW_S = 2.0
 CLOCKS = 300
@@ -47,3 +49,11 @@ def test_machines_that_leave_hand_everything_over_between_two_reports() -> None:
     cluster = played(["r1", "t1", "t2"], program, story, clocks=CLOCKS, pace=PACE)
     assert np.allclose(cluster.values(), program.alone(CLOCKS))
     assert max(gaps_s) < SOON_S, gaps_s
+
+
+def test_a_turn_that_ends_is_no_news_for_which_a_report_is_made() -> None:
+    """Its loss and counts wait for the next report; what another machine waits for does not."""
+    report = InStep(["r1", "t1"], clocks=4).members["r1"].report()
+
+    assert replace(report, number=9, done={0: 1}, losses={0: (1, 0.5)}).decisive == report.decisive
+    assert replace(report, loaded=frozenset({7})).decisive != report.decisive

@@ -46,10 +46,10 @@ def test_a_profile_makes_the_model() -> None:
 
 
 def test_a_job_without_a_profile_predicts_nothing() -> None:
-    """And says what measures one."""
+    """And says where one is shown."""
     training = runtime_list.rules("paramserver").training
     assert training is not None
-    with pytest.raises(Misuse, match=r"has no profile.*drill"):
+    with pytest.raises(Misuse, match=r"has no profile.*how-to"):
         training(a_job(runtime=RuntimeSpec("paramserver", {"clocks": 5})))
 
 

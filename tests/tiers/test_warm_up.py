@@ -48,19 +48,6 @@ def test_a_convolutional_network_warms_up() -> None:
     assert np.isfinite(program.compute(program.load(0), 1, PracticeTable(program)))
 
 
-class _Cold(LeastSquares):
-    """A program that fails in a turn if it was not warmed up."""
-
-    warm = False
-
-    def warm_up(self) -> None:
-        self.warm = True
-
-    def compute(self, *turn: Any) -> Any:
-        assert self.warm, "a turn came first"
-        return super().compute(*turn)
-
-
 def test_a_machine_warms_up_before_it_joins(tmp_path: Path) -> None:
     """A program is warm before the machine's loop, whose first report lets it join, exists."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[paramserver]'")
@@ -72,20 +59,13 @@ def test_a_machine_warms_up_before_it_joins(tmp_path: Path) -> None:
     coordinator = tier_actors.CoordinatorActor(training, [TierMachine("r1", True)])
     layout = asyncio.run(coordinator.layout())
     assert ObjectTierStore(open_store(url)).newest_layout() == layout
-    made: list[_Cold] = []
     actor: tier_actors.MachineActor
 
-    class _Watched(_Cold):
+    class Watched(LeastSquares):
         def warm_up(self) -> None:
             assert asyncio.run(actor.look(False)) is None, "the machine has begun"
-            super().warm_up()
             raise RuntimeError("warm")
 
-    def make() -> _Cold:
-        made.append(_Watched(1))
-        return made[0]
-
-    actor = tier_actors.MachineActor(TierMachine("r1", True), training, layout, make, 1)
+    actor = tier_actors.MachineActor(TierMachine("r1", True), training, layout, lambda: Watched(1), 1)
     with pytest.raises(RuntimeError, match="warm"):
-        asyncio.run(actor.run())
-    assert made[0].warm
+        asyncio.run(asyncio.wait_for(actor.run(), 10.0))

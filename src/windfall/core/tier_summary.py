@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windfall.core.tier_coordinator import TierCoordinator
+from windfall.core.tier_decisions import training_loss
 from windfall.policies.layout.tiers import stage_for
 from windfall.structs import replace
 from windfall.terms import WallTime
@@ -62,6 +63,7 @@ def tier_status(
     known = {} if before is None else {one.name: one for one in before.machines}
     there = {machine.name for machine in machines}
     went = [one for name, one in known.items() if name not in there]
+    loss = training_loss(layout, reports)
     gone = [] if before is None else [before.gone]
     return TierStatus(
         at=at,
@@ -79,24 +81,10 @@ def tier_status(
         lost=(0 if before is None else before.lost) + sum(not one.leaving for one in went),
         left=(0 if before is None else before.left) + sum(one.leaving for one in went),
         over=committed.over,
-        loss=batch_loss(reports.values(), None if before is None else before.loss),
+        loss=before.loss if loss is None and before is not None else loss,
         goal=coordinator.goal,
         reached=layout.reached,
     )
-
-
-def batch_loss(reports: Iterable[TierReport], before: float | None) -> float | None:
-    """Return the mean loss of the newest turn of each data partition, whichever machine computed it.
-
-    Args:
-        reports: of all machines.
-        before: the loss that stays as long as no turn has one: after a new coordinator's start, and when all went back.
-    """
-    newest: dict[int, tuple[int, float]] = {}
-    for report in reports:
-        for data, found in report.losses.items():
-            newest[data] = max(found, newest.get(data, found))
-    return sum(loss for _, loss in newest.values()) / len(newest) if newest else before
 
 
 def _newest(name: str, reports: Mapping[str, TierReport], known: Mapping[str, TierMachineStatus]) -> TierCounters:

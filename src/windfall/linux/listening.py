@@ -64,7 +64,7 @@ def listeners(state: Path) -> list[OpenSocket]:
                 tables[space] = _addresses(pid)
             names = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
             there = [tables[space][name] for name in names if name in tables[space]]
-            program, mode = _program(_words(pid, "cmdline")), _variables(pid).get("RAY_AUTH_MODE", "")
+            program, mode = _program(_words(pid)), _variables(pid).get("RAY_AUTH_MODE", "")
             found += [OpenSocket(program, address, port, pid, mode) for address, port in there]
     return sorted(found)
 
@@ -77,7 +77,7 @@ def _processes_of(state: str) -> Iterable[int]:
 
 
 def _is_of(pid: int, state: str) -> bool:
-    words = _words(pid, "cmdline")
+    words = _words(pid)
     if not words:
         return False
     folders = _variables(pid)
@@ -93,16 +93,16 @@ def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _words(pid: int, name: str) -> list[str]:
+def _words(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
-        return [
-            word for word in Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "replace").split("\0") if word
-        ]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        return [word for word in words if word]
     return []
 
 
 def _variables(pid: int) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in _words(pid, "environ") if "=" in word)
+    words = (word.decode("utf-8", "replace") for word in processes.environment_of(pid))
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def _program(words: list[str]) -> str:

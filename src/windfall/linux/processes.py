@@ -152,7 +152,7 @@ def kill_orphans(variable: str, value: str, spare: frozenset[int]) -> None:
     mark = f"{variable}={value}".encode()
     while True:
         inherited = [pid for pid in _own_children() if pid not in spare]
-        victims = [pid for pid in inherited if mark in _environment(pid) and _kill(pid)]
+        victims = [pid for pid in inherited if mark in environment_of(pid) and _kill(pid)]
         for pid in [below for victim in victims for below in descendants(victim)]:
             _kill(pid)
         for pid in inherited:
@@ -176,7 +176,7 @@ def marked(variable: str, value: str) -> list[int]:
     """Return every running process, but this one, that was started with this value of an environment variable."""
     mark = f"{variable}={value}".encode()
     others = [pid for pid in _pids() if pid != os.getpid()]
-    return [pid for pid in others if mark in _environment(pid) and started_at(pid) is not None]
+    return [pid for pid in others if mark in environment_of(pid) and started_at(pid) is not None]
 
 
 def kill_marked(variable: str, value: str) -> None:
@@ -185,7 +185,8 @@ def kill_marked(variable: str, value: str) -> None:
         select.select([], [], [], _POLL_S)
 
 
-def _environment(pid: int) -> list[bytes]:
+def environment_of(pid: int) -> list[bytes]:
+    """Return the environment with which a process was started; nothing if it has ended, or is another user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

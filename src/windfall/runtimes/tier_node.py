@@ -107,7 +107,7 @@ class TierNode:
         self._running = self._actor.run.remote()
 
     def join(self) -> None:
-        """Join the cluster, with an actor that has all its modules.
+        """Join the cluster, with an actor that does nothing yet.
 
         Raises:
             NodeLost: the head does not answer.
@@ -141,7 +141,6 @@ class TierNode:
             self._place.slots,
             limits=self._place.limits,
         )
-        ray.get(self._actor.pid.remote())
 
     def turn(self) -> bool:
         """Look after the machine for a while; return whether training is over.

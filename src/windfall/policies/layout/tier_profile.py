@@ -6,8 +6,8 @@
       platform: {server_mb_per_s: 5, pcie_mb_per_s: 1e9}           # of AspPlatform
       workers: {small: {batch: 3000, compute_s: 0.2}}              # of AspWorker, by machine type; `gpus` is 1 by default
 
-An iteration of the model is a turn: one data partition's clock.  Profiling writes the map (`windfall drill JOB --profile`);
-here it becomes the model that predicts time and loss on any machines of these types.
+An iteration of the model is a turn: one data partition's clock.  Here the map
+becomes the model that predicts time and loss on any machines of these types.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _fields(value: object, place: str, needed: tuple[str, ...], others: tuple[st
     missing = [key for key in needed if value.get(key) is None]
     if missing:
         raise Misuse(
-            f"needs {place[1:] + '.' if place else ''}{missing[0]}: let `windfall drill JOB --profile` write it"
+            f"needs {place[1:] + '.' if place else ''}{missing[0]}: the how-to of the parameter server shows a whole profile"
         )
     return value
 

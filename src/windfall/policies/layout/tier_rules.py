@@ -175,7 +175,7 @@ def training(job: Job) -> AspModel:
     """
     profile = job.runtime.settings.get(tier_profile.PROFILE)
     if profile is None:
-        raise Misuse("has no profile, which predicts its training: let `windfall drill JOB --profile` measure one")
+        raise Misuse("has no profile, which predicts its training: the how-to of the parameter server shows one")
     return tier_profile.model_of(profile, job.name)
 
 
