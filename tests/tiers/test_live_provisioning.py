@@ -40,6 +40,7 @@ DEADLINE_S, TAKEOVER_S, NOTICE_S = 75.0, 14.0, 3.0
 SPEEDS = {"small": 0.1, "large": 0.2}
 USD = {"small": 900.0, "large": 1400.0}
 ON_DEMAND_USD = {"small": USD_PER_HOUR, "large": 1.4 * USD_PER_HOUR}
+CLOSED_USD = 1.1 * ON_DEMAND_USD["large"]
 TURN_OVERHEAD_S = 0.03
 """Of a turn beside its kernel on this computer: questions and answers [s]."""
 WORKERS_FITTED = 3
@@ -146,7 +147,7 @@ def profile() -> dict[str, Any]:
 
 def market(closes_s: float | None) -> dict[str, Any]:
     """Return two zones; large machines are not sold in the first one from a moment on, None for always."""
-    closed = [] if closes_s is None else [[closes_s, 1.1 * ON_DEMAND_USD["large"]]]
+    closed = [] if closes_s is None else [[closes_s, CLOSED_USD]]
     return {
         "types": {name: {"on_demand": ON_DEMAND_USD[name], "kernel_speed": speed} for name, speed in SPEEDS.items()},
         "zones": ["zone-a", "zone-b"],
@@ -217,6 +218,8 @@ def seen(rig: Rig, job_id: str, submitted: float) -> Run:
     orders = [row.wall_time for row in rig.rows(job_id) if row.wall_time > lost and _orders_workers(row)]
     assert orders, "others are bought"
     names = {price: name for name, usd in USD.items() for price in (usd, usd + 50.0)}
+    # One that is ordered while the price rises is sold at the new one, and goes at once.
+    names[CLOSED_USD] = "large"
     return Run(
         None if layout.reached is None else layout.reached.loss,
         next(row.wall_time for row in rig.rows(job_id) if _is_done(row)) - submitted,
