@@ -77,6 +77,7 @@ def _node(about: dict[str, Any], folder: str) -> Any:
     pace = TierPace(save_every=CLOCKS, found_within_s=about["found_within_s"])
     training = TierTraining(
         folder_url(about["store"]), ServerSettings(0, 1, CLOCKS), about["parts"], about["data"], StageRatios(), pace,
+        reliable=about["reliable"],
     )  # fmt: skip
     limits = MachineLimits(SPEED, LINK_BYTES_PER_S)
     place = TierNodePlace(about["head"], about["leads"], about["host"], folder, 128 << 20, 1, limits)
@@ -99,7 +100,11 @@ def _watch_clocks() -> None:
 
     coordinator, seen = ray.get_actor(COORDINATOR), 0
     while True:
-        clock = ray.get(coordinator.committed.remote()).clock
+        try:
+            clock = ray.get(coordinator.committed.remote()).clock
+        except ray.exceptions.RayError:
+            # Training is over, and the cluster with it.
+            return
         if clock > seen:
             seen = clock
             print(f"clock {clock} {time.monotonic()}", flush=True)

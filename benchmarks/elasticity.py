@@ -28,7 +28,7 @@ from benchmarks.harness import Benchmark
 
 RELIABLE, TRANSIENT = ("r1", "r2"), ("t1", "t2", "t3", "t4")
 PARTS, DATA = 6, 12
-BEFORE, AFTER, WARM_UP = 10, 10, 3
+BEFORE, TOGETHER, AFTER, WARM_UP = 10, 4, 6, 3
 ROUNDS = 3
 VOID_MAX = 4
 """Void rounds in a row after which nothing can be measured here."""
@@ -73,7 +73,7 @@ def played() -> Elastic:
         added = machines.newest()
         machines.order("begin", *TRANSIENT)
         all_there = machines.until_settled({"t1", "t2"}, {*RELIABLE, *TRANSIENT}) + 1
-        machines.until(all_there + AFTER)
+        machines.until(all_there + TOGETHER)
         noticed = machines.newest()
         machines.order("leave", *TRANSIENT)
         alone = machines.until_settled(set(RELIABLE), set(RELIABLE)) + 1
@@ -141,7 +141,9 @@ def restart_stops_s(number: int) -> float:
     del number
     first = SmallMachines([*RELIABLE, *TRANSIENT], PARTS, DATA)
     try:
-        first.start(*RELIABLE, *TRANSIENT)
+        first.start(*RELIABLE)
+        first.until(1)
+        first.order("begin", *TRANSIENT)
         first.until_settled({"t1", "t2"}, {*RELIABLE, *TRANSIENT})
         first.until(first.newest() + 3)
         noticed_s = time.monotonic()

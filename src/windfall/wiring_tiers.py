@@ -150,7 +150,15 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
     settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
-    training = TierTraining(request.url, settings, job.parts, job.partitions, pace=pace, loss=body.get(tier_rules.LOSS))
+    training = TierTraining(
+        request.url,
+        settings,
+        job.parts,
+        job.partitions,
+        pace=pace,
+        loss=body.get(tier_rules.LOSS),
+        reliable=job.reliable,
+    )
     program: Callable[[], TierProgram] = partial(
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )

@@ -100,7 +100,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "runtimes.tier_node": (WORDS | {"wire", "storage", "runtimes"}, frozenset({"ray"})),
     "runtimes.tier_coordinator_loop": (
-        WORDS | {"runtimes", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
+        WORDS | {"runtimes", "core.bulk_watch", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
         NONE,
     ),
     "apps": (

@@ -149,9 +149,9 @@ def _nothing(self: TierServer, number: int) -> None:
     del self, number
 
 
-def _redirected_for_good(self: TierWorker, question: Question, answer: Answer) -> None:
+def _redirected_by_any(self: TierWorker, question: Question, answer: Answer) -> None:
     if isinstance(answer, Refused) and answer.serves:
-        self._serves[question.part] = answer.serves
+        self._serves[question.part] = (answer.version, answer.serves)
     elif not isinstance(answer, Refused):
         _TAKE(self, question, answer)
 
@@ -165,7 +165,7 @@ BUGS: Mapping[str, tuple[object, str, Callable[..., object]]] = {
     "a new server does not refuse former holders": (TierServer, "_refuse_former_holders", _nothing),
     "an answer to an earlier read is taken for the newest": (TierWorker, "_found", _any_read),
     "a released data partition skips a clock": (TierWorker, "_release", _one_clock_too_far),
-    "a worker asks for good where it was once sent": (TierWorker, "take", _redirected_for_good),
+    "a worker goes where an older layout sends it": (TierWorker, "take", _redirected_by_any),
     "what some part has sealed of a lost worker is computed again": (tier_decisions, "_sealed", _fewest_seals),
     "a lost worker's successor does not wait for all parts": (tier_decisions, "_sealed", _first_seals),
     "all go back to where the term began": (tier_decisions, "_rolled_back", _where_the_term_began),

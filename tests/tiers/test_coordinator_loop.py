@@ -128,13 +128,41 @@ def test_nothing_is_decided_before_each_machine_of_the_layout_has_reported_or_ha
 
 
 def test_a_machine_joins_with_its_first_report() -> None:
-    """It gets a data partition, once it has loaded it."""
+    """It gets a data partition, once no other has come for half a second, and loads it."""
     made = Deciding([RELIABLE])
     made.hear("r1")
     assert made.turn(1.0).version == 1
 
     made.hear("r1", "t1")
-    assert {place.next_holder for place in made.turn(1.1).data} == {None, "t1"}
+    assert made.turn(1.1).version == made.turn(1.5).version == 1
+    made.hear("r1", "t1")
+    assert {place.next_holder for place in made.turn(1.7).data} == {None, "t1"}
+
+
+def test_machines_that_join_one_after_another_are_counted_together() -> None:
+    """Nothing moves before half a second after the last."""
+    made = Deciding([RELIABLE])
+    made.hear("r1")
+    made.turn(1.0)
+
+    made.hear("r1", "t1")
+    made.turn(1.1)
+    made.hear("r1", "t1", "t2")
+    assert made.turn(1.5).version == made.turn(1.9).version == 1
+    made.hear("r1", "t1", "t2")
+    assert {place.next_active for place in made.turn(2.1).parts} == {"t1"}, "with two of them, one serves"
+
+
+def test_a_loss_does_not_wait_for_machines_that_come() -> None:
+    """One has just joined, another is lost: what that had goes on at once, with both counted."""
+    made = Deciding([RELIABLE, FIRST])
+    made.hear("r1", "t1")
+    made.turn(1.0)
+
+    made.hear("r1", "t2")
+    made.turn(2.4)
+    made.hear("r1", "t2")
+    assert [place.fenced for place in made.turn(2.6).data].count(True) == 1
 
 
 def test_a_machine_that_leaves_is_given_nothing() -> None:
@@ -142,9 +170,12 @@ def test_a_machine_that_leaves_is_given_nothing() -> None:
     made = Deciding([RELIABLE, FIRST, SECOND])
     made.hear("r1", "t1", "t2")
     (server,) = {place.active for place in made.written[0].parts}
+    made.turn(0.3)
     made.leaving.add(server)
-    made.hear(server)
-    other = made.turn(1.0)
+    made.hear("r1", "t1", "t2")
+    made.turn(0.5)
+    made.hear("r1", "t1", "t2")
+    other = made.turn(1.1)
 
     assert {place.next_active for place in other.parts} == {"r1"}, "with one transient machine, the reliable one serves"
     assert server not in {place.next_holder for place in other.data}

@@ -19,6 +19,7 @@ HABITS = {
     "machines joined",
     "machines were told to leave",
     "a machine is cut off",
+    "a machine was lost in a move",
     "all transient machines were lost",
     "a server is lost: all go back to clock",
     "a machine with backups is lost: all is restored from the checkpoint at clock",
@@ -28,8 +29,8 @@ HABITS = {
     "the checkpoint at clock is stored",
     "ReadRows was answered by Refused: moved",
     "PushRows was answered by Refused: moved",
-    "TakeOverPart was answered by Refused: copy too old",
 }
+RARE = {"TakeOverPart was answered by Refused: copy too old"}
 
 
 def storms(seeds: Iterable[int]) -> Counter[str]:
@@ -49,7 +50,7 @@ def test_storms_of_tiers_lose_nothing_and_count_nothing_twice() -> None:
 @pytest.mark.timeout(3600)
 def test_ten_thousand_storms_of_tiers_lose_nothing() -> None:
     """The same over ten thousand seeds."""
-    assert not HABITS - storms(range(ALL)).keys()
+    assert not (HABITS | RARE) - storms(range(ALL)).keys()
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ class TierStorm:
     def _fault(self) -> None:
         fault = self.rng.choice(
             (self._join, self._join, self._leave, self._lose_some, self._lose_workers, self._lose_workers,
-             self._lose_transient, self._lose_reliable, self._lose_coordinator)
+             self._lose_in_a_move, self._lose_transient, self._lose_reliable, self._lose_coordinator)
         )  # fmt: skip
         fault()
 
@@ -325,6 +325,18 @@ class TierStorm:
         for host in self._up(False):
             if host.machine.name not in serving and self.rng.random() < 0.5:
                 self._lose(host)
+
+    def _lose_in_a_move(self) -> None:
+        """Lose one of two machines between which a part moves; best the next one, before it is known that it serves."""
+        moves = [(place.active, place.next_active) for place in self.log[-1].parts if place.next_active]
+        ends = [host for host in self._up(False) for move in moves if host.machine.name in move]
+        serving = [host for host in ends if any(host.machine.name == to and self._took_over(host) for _, to in moves)]
+        if ends:
+            self._lose(self.rng.choice(serving or ends))
+            self.tally["a machine was lost in a move"] += 1
+
+    def _took_over(self, host: Host) -> bool:
+        return any(self.log[-1].parts[part].move == move for part, move in host.member.server.taken_over().items())
 
     def _lose_transient(self) -> None:
         for host in self._up(False):

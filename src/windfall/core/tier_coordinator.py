@@ -71,17 +71,20 @@ class TierCoordinator:
         named |= {one for place in self.layout.data for one in (place.holder, place.next_holder)}
         return frozenset(one for one in named if one is not None)
 
-    def next(self, machines: Sequence[TierMachine]) -> ServerLayout | None:
+    def next(
+        self, machines: Sequence[TierMachine], counted: Sequence[TierMachine] | None = None
+    ) -> ServerLayout | None:
         """Return the layout to be written next; None: this one stands, or a report or a machine is needed first.
 
         Args:
             machines: all that are there; those of the layout that are not among them are lost.
+            counted: those of them that the placement counts with, one that is reliable among them; None: all.
         """
         if not any(machine.reliable for machine in machines):
             return None
         layout = self.layout
         lost = self.machines_named() - {machine.name for machine in machines}
-        known = [self._with_data(machine) for machine in machines]
+        known = [self._with_data(machine) for machine in counted or machines]
         changed = next_layout(layout, self._reports, lost, place_tiers(known, _placement(layout), self.ratios))
         loss = None if self.goal is None else training_loss(layout, self._reports)
         return with_end(layout, changed, self._committed, loss, self.goal)

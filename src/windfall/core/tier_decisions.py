@@ -8,7 +8,7 @@ rests on what a machine did under an earlier one is only written once that machi
 - **Fence** the data partitions of a lost worker: servers refuse what it sends from now on, and report what it had sealed.  Once
   all have, another machine computes on from the next clock; no other data partition does a clock again.
 - **Move** a part: the next server takes a copy from the backup, then the rest from the server, which sends requests on to it
-  from that instant; nothing waits for more than this rest.
+  from that instant; nothing waits for more than this rest.  A machine gives and takes one part at a time.
 - **Release** a data partition: the next holder loads its data, then the holder ends its clock.
 - **Restore** from the store if a machine with backups is lost: a new term, which starts at the checkpoint's clock.
 
@@ -215,9 +215,7 @@ def _moved_on(
 ) -> ServerLayout | None:
     """Return the next layout if no server and no backup is lost."""
     version = layout.version + 1
-    parts = tuple(
-        _next_part(place, part, wanted.servers[part], reports, version) for part, place in enumerate(layout.parts)
-    )
+    parts = _next_parts(layout, wanted.servers, reports)
     data = tuple(
         _next_data(layout, number, wanted.holders[number], reports, lost) for number in range(len(layout.data))
     )
@@ -226,6 +224,29 @@ def _moved_on(
     if not changes:
         return None
     return replace(layout, version=version, parts=parts, data=data, checkpoint=checkpoint, because="; ".join(changes))
+
+
+def _next_parts(
+    layout: ServerLayout, wanted: Sequence[str], reports: Mapping[str, TierReport]
+) -> tuple[PartPlace, ...]:
+    """Return where parts are next; a machine gives one away at a time, and takes one, so that a move has the link to itself.
+
+    Of moves that share a link none ends before nearly all do, and workers wait for each of them.
+    """
+    busy = {end for place in layout.parts if place.next_active for end in _ends(place.active, place.next_active)}
+    found = []
+    for part, place in enumerate(layout.parts):
+        ends = _ends(place.active, wanted[part])
+        if place.next_active is None and ends & busy:
+            found.append(place)
+            continue
+        found.append(_next_part(place, part, wanted[part], reports, layout.version + 1))
+        busy |= ends if found[-1].next_active else frozenset()
+    return tuple(found)
+
+
+def _ends(source: str, target: str) -> frozenset[tuple[str, str]]:
+    return frozenset({("gives", source), ("takes", target)})
 
 
 def _next_part(place: PartPlace, part: int, server: str, reports: Mapping[str, TierReport], version: int) -> PartPlace:

@@ -54,6 +54,7 @@ class TierTraining(Struct, frozen=True):
         ratios: above which the later stages begin.
         pace: how often all do what.
         loss: training ends once its loss is no larger; None: with its last clock alone.
+        reliable: machines that cannot be preempted; the first layout awaits them, since no backup moves later.
     """
 
     store: str
@@ -63,6 +64,7 @@ class TierTraining(Struct, frozen=True):
     ratios: StageRatios = StageRatios()
     pace: TierPace = USUAL
     loss: float | None = None
+    reliable: int = 1
 
 
 class CoordinatorActor:
@@ -70,11 +72,13 @@ class CoordinatorActor:
 
     Args:
         training: what is trained.
-        machines: that the first layout names; others join with their first report.
+        machines: that the first layout names, beside reliable ones that introduce themselves; others join with their first
+            report.
     """
 
     def __init__(self, training: TierTraining, machines: Sequence[TierMachine]) -> None:
-        self._training, self._first = training, machines
+        self._training, self._first = training, {machine.name: machine for machine in machines}
+        self._introduced = asyncio.Event()
         self._store = ObjectTierStore(open_store(training.store))
         self._begun: asyncio.Future[TierCoordinatorLoop] | None = None
 
@@ -86,6 +90,7 @@ class CoordinatorActor:
 
     async def _taken_over_loop(self) -> TierCoordinatorLoop:
         training = self._training
+        await self._await_reliable()
         layout, status = await through_outages(lambda: asyncio.to_thread(self._taken_over), training.pace)
         loop = TierCoordinatorLoop(
             TierCoordinator(layout, training.ratios, training.pace.save_every, training.settings.clocks, training.loss),
@@ -97,6 +102,22 @@ class CoordinatorActor:
         )
         loop.start()
         return loop
+
+    async def introduce(self, machine: TierMachine) -> None:
+        """Take in a reliable machine that the first layout is to name, if it is not written yet."""
+        self._first[machine.name] = machine
+        self._introduced.set()
+
+    async def _await_reliable(self) -> None:
+        """Before a first layout, wait until the reliable machines have introduced themselves, or had the time to."""
+        training = self._training
+        if await through_outages(lambda: asyncio.to_thread(self._store.newest_layout), training.pace) is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(training.pace.start_within_s):
+                while sum(machine.reliable for machine in self._first.values()) < training.reliable:
+                    self._introduced.clear()
+                    await self._introduced.wait()
 
     def _last_status(self) -> TierStatus | None:
         try:
@@ -112,7 +133,7 @@ class CoordinatorActor:
             newest = self._store.newest_layout(newest)
             if newest is None:
                 nowhere = TierPlacement(("",) * training.parts, ("",) * training.parts, ("",) * training.data)
-                layout = first_layout(place_tiers(self._first, nowhere, training.ratios))
+                layout = first_layout(place_tiers(list(self._first.values()), nowhere, training.ratios))
             else:
                 layout = taken_by_next_coordinator(newest)
             layout = replace(layout, nonce=random_names.new_nonce())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from windfall.core.bulk_watch import BulkWatch
 from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_summary import ClockRate, tier_status
 from windfall.errors import StoreError, WindfallError
@@ -89,6 +90,7 @@ class TierCoordinatorLoop:
         self._written = asyncio.Event()
         self._reported, self._followed = True, False
         self._machines: dict[str, TierMachine] = {}
+        self._bulk = BulkWatch(pace.settle_s)
         self._awaited: set[str] = set()
         self._lost_at: dict[str, float] = {}
         self._lost: set[str] = set()
@@ -158,7 +160,8 @@ class TierCoordinatorLoop:
                     reporting.result()
                 await self.turn()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), self._pace.decide_s)
+                    wait_s = min(self._pace.decide_s, self._bulk.settles_in_s(self._time_s()))
+                    await asyncio.wait_for(self._news.wait(), wait_s)
                 self._news.clear()
             self._ends.set()
             await reporting
@@ -216,7 +219,7 @@ class TierCoordinatorLoop:
             self.lose(name)
         if self._awaited or self.coordinator.committed().over:
             return
-        layout = self.coordinator.next(self.machines)
+        layout = self.coordinator.next(self.machines, self._bulk.counted(self.machines, now_s))
         if layout is None:
             return
         layout = replace(layout, nonce=self._new_nonce())

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -136,7 +137,7 @@ class TierNode:
         self._actor = self._remote(MachineActor, self._machine.name).remote(
             self._machine,
             self._training,
-            self._layout(deadline),
+            self._layout(),
             self._program,
             self._place.slots,
             limits=self._place.limits,
@@ -213,14 +214,22 @@ class TierNode:
                     raise NodeLost(f"Ray's head at {self._place.head} does not answer: {error}") from None
             self._clock.sleep(Seconds(_RETRY_S))
 
-    def _layout(self, deadline: float) -> ServerLayout:
-        """Wait for the first layout."""
+    def _layout(self) -> ServerLayout:
+        """Wait for the first layout, which awaits the reliable machines."""
         store = ObjectTierStore(open_store(self._training.store))
+        deadline = self._clock.now() + self._training.pace.start_within_s + CONNECT_MAX_S
         while (layout := store.newest_layout()) is None:
             if self._clock.now() > deadline:
                 raise NodeLost("the coordinator has written no layout")
+            if self._machine.reliable:
+                self._introduce()
             self._clock.sleep(Seconds(_RETRY_S))
         return layout
+
+    def _introduce(self) -> None:
+        """Say to the coordinator that this machine is there; again and again, since it may be a new one."""
+        with suppress(ValueError, RayError):
+            ray.get(ray.get_actor(COORDINATOR).introduce.remote(self._machine), timeout=CONNECT_MAX_S)
 
     def _start_coordinator(self) -> None:
         # Ray does not give a dead actor's name to another one while this process has a handle of it.

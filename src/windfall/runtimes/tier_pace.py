@@ -17,6 +17,7 @@ class TierPace(Struct, frozen=True):
         save_every: clocks from one checkpoint in the store to the next.
         report_s: between two reports of a machine [s].
         decide_s: between two looks of the coordinator at what has changed [s].
+        settle_s: for how long no machine may come, or begin to leave, before anything moves for those that did [s].
         lost_after_s: a transient machine is lost that has not reported for so long [s]; with the default a loss is known
             within two seconds.
         reliable_lost_after_s: a reliable one is [s]; it hardly ever is, and all is restored from the store then.
@@ -37,6 +38,7 @@ class TierPace(Struct, frozen=True):
     save_every: int = 100
     report_s: float = 0.1
     decide_s: float = 0.05
+    settle_s: float = 0.5
     lost_after_s: float = 1.5
     reliable_lost_after_s: float = 10.0
     start_within_s: float = 60.0

@@ -119,7 +119,7 @@ class TierServer:
             return self._copy(question)
         part = self._parts.get(question.part)
         if part is None:
-            return LATER
+            return LATER if isinstance(question, TakeOverPart) else self._served_elsewhere(question.part)
         return (
             self._hand_over(question, sender, part)
             if isinstance(question, TakeOverPart)
@@ -280,6 +280,13 @@ class TierServer:
             may = question.term == part.term and part.may_read(question.clock, self.settings.staleness)
             return RowsRead(part.read(question.rows), part.clock) if may else LATER
         return PushTaken(_taken(part, question))
+
+    def _served_elsewhere(self, number: int) -> Answer:
+        """Say which machine serves a part that is not here, so that no worker waits here for it."""
+        place = self.layout.parts[number]
+        if self.machine in (place.active, place.next_active):
+            return LATER
+        return Refused(RefusalReason.MOVED, place.active, self.layout.version)
 
     def _back_up(self, question: BackUpChanges) -> Answer:
         backup = self._backups.get(question.part)

@@ -74,7 +74,7 @@ class TierWorker:
         self.machine, self.layout, self.clocks, self.counts = machine, layout, clocks, counts
         self._turns: dict[int, _ClockTurn] = {}
         self._released: dict[int, tuple[int, int]] = {}
-        self._serves: dict[int, str] = {}
+        self._serves: dict[int, tuple[int, str]] = {}
         self._loaded: set[int] = set()
         self._done: dict[int, int] = {}
         self._losses: dict[int, tuple[int, float]] = {}
@@ -165,7 +165,7 @@ class TierWorker:
     def questions(self) -> list[tuple[str, Question]]:
         """Return what it asks, and which machine."""
         return [
-            (self._serves.get(question.part, self.layout.parts[question.part].active), question)
+            (self._server(question.part)[1], question)
             for turn in self._turns.values()
             for question in self._of_turn(turn)
         ]
@@ -173,10 +173,9 @@ class TierWorker:
     def take(self, question: Question, answer: Answer) -> None:
         """Take in the answer to a question that it asked."""
         if isinstance(answer, Refused):
-            self._serves.pop(question.part, None)
-            # A late answer would name a machine that is lost by now, and answers nothing.
-            if answer.reason is RefusalReason.MOVED and answer.version >= self.layout.version:
-                self._serves[question.part] = answer.serves
+            # An older answer would name a machine that serves the part no more, or is lost by now.
+            if answer.reason is RefusalReason.MOVED and answer.version >= self._server(question.part)[0]:
+                self._serves[question.part] = (answer.version, answer.serves)
         elif isinstance(question, ReadRows) and isinstance(answer, RowsRead):
             self._found(question, answer)
         elif isinstance(question, (PushRows, SealPush)) and isinstance(answer, PushTaken):
@@ -186,6 +185,10 @@ class TierWorker:
                 self._end(turn)
 
     # ------------------------------------------------------------------------------------------------------------------- inside
+
+    def _server(self, part: int) -> tuple[int, str]:
+        """Return which machine serves a part, and the version of the layout by which that is known."""
+        return self._serves.get(part, (self.layout.version, self.layout.parts[part].active))
 
     def _conform_turns(self) -> None:
         for data, place in enumerate(self.layout.data):

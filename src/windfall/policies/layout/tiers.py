@@ -85,9 +85,10 @@ class TierPlacement(Struct, frozen=True):
 def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: StageRatios) -> TierPlacement:
     """Return where parts and data partitions should be, with few moves from where they are.
 
-    Servers are the reliable machines in stage 1; later the longest-running half of the transient ones, those that serve first.
-    In stage 3 the reliable machines compute nothing.  Data partitions are shared out by speed; one whose holder is gone returns
-    to a machine that has its data, where there is one.
+    Servers are the reliable machines in stage 1, each of the parts that it backs up, so that a copy is there; later the
+    longest-running half of the transient ones, those that serve first.  In stage 3 the reliable machines compute nothing.
+    Data partitions are shared out by speed; one whose holder is gone returns to a machine that has its data, where there is
+    one.
 
     Args:
         machines: all that are there.
@@ -101,15 +102,15 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
     """
     reliable, transient = _staying(machines)
     stage = stage_for(machines, ratios)
-    servers = reliable
+    backups = _shared(now.backups, [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable])
+    servers = backups
     if stage > Stage.SERVERS_ON_RELIABLE:
         serving = frozenset(now.servers)
         eldest = sorted(transient, key=lambda one: (one.name not in serving, one.started_s, one.name))
-        servers = eldest[: active_servers(len(transient))]
+        alike = [replace(server, speed=1.0, loaded=frozenset()) for server in eldest[: active_servers(len(transient))]]
+        servers = _shared(now.servers, alike)
     workers = transient if stage is Stage.RELIABLE_ONLY_BACK_UP else [*reliable, *transient]
-    alike = [replace(server, speed=1.0, loaded=frozenset()) for server in servers]
-    homes = [replace(machine, speed=1.0, loaded=frozenset()) for machine in reliable]
-    return TierPlacement(_shared(now.servers, alike), _shared(now.backups, homes), _shared(now.holders, workers))
+    return TierPlacement(servers, backups, _shared(now.holders, workers))
 
 
 def stage_for(machines: Sequence[TierMachine], ratios: StageRatios) -> Stage:
