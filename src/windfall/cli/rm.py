@@ -6,22 +6,34 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.prompt import Confirm
 
 from windfall import wiring
 from windfall.cli import run_reference
+from windfall.cli.locations import absolute_url
 from windfall.cli.options import Json, StateFolder, Yes
-from windfall.cli.run_verbs import open_run
+from windfall.control.controller_views import JobView
 from windfall.errors import EXIT_MISUSE, Misuse
 from windfall.fleet import TERMINAL
 from windfall.storage import object_stores, run_log
-from windfall.storage.store_operations import delete_all, get, keys_under, pause
+from windfall.storage.file_store import STAGING
+from windfall.storage.run_deletion import (
+    LISTEN_S,
+    begin_deletion,
+    begun_deletion,
+    belongs,
+    delete_objects,
+    forget_bag,
+    is_silent,
+)
+from windfall.storage.store_operations import get, keys_under, pause
 from windfall.terms import RunState
 from windfall.units import duration_text
-from windfall.wire.run_layout import FILES, FOLDERS, MARKER
+from windfall.wire import boot_data
+from windfall.wire.run_layout import DELETING, FOLDERS, ITEMS, JOB, MARKER
 
 
 def rm(
@@ -32,9 +44,10 @@ def rm(
     state: StateFolder = None,
     json_: Json = False,
 ) -> int:
-    """Delete a run that has ended: checkpoints, results, journal, output and code.
+    """Delete a run that has ended, and all that it left: checkpoints, results, items, journal, output and code.
 
-    It cannot be undone.  A job remains in the list of jobs, without its run.
+    It cannot be undone.  A job remains in the list of jobs, without its run.  If this is interrupted, the same command again
+    deletes the rest.
 
     Example: `windfall rm s3://lab/run42`
 
@@ -44,40 +57,99 @@ def rm(
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object: what was deleted, and the objects that do not belong to the run.
     """
-    url = run if run_reference.is_url(run) else _run_of(run, state)
-    reader, run_state = open_run(url)
-    _check_marker(reader, run_state, url)
-    _check_ended(reader, run_state, url)
+    view = None if run_reference.is_url(run) else _ended_job(run, state)
+    url = absolute_url(run if view is None else view.run_url)
+    reader = object_stores.open_reader(url)
     keys = reader.run(keys_under(""))
-    owned = [key for key in keys if key in FILES or key.startswith(FOLDERS)]
-    left = [key for key in keys if key not in set(owned)]
-    if not yes and not _confirmed(run_state, url, len(owned), json_=json_):
+    name, holds = _checked(reader, keys, url, view, state)
+    owned = [key for key in keys if belongs(key)]
+    left = [key for key in keys if not belongs(key) and key != DELETING]
+    if not yes and not _confirmed(f"run {name} at {url}: {holds}{len(owned)} objects", url, json_=json_):
         print("windfall: nothing was deleted", file=sys.stderr)
         return EXIT_MISUSE
-    for group in _in_order(owned):
-        reader.run(delete_all(group))
+    reader.run(begin_deletion(name))
+    beside = 0
+    if any(key.startswith(ITEMS) for key in owned):
+        base, _, folder = url.rstrip("/").rpartition("/")
+        beside = object_stores.open_reader(base).run(forget_bag(folder))
+    reader.run(delete_objects(owned))
     _remove_folders(url)
+    count = len(owned) + beside
     if json_:
-        print(json.dumps({"url": url, "run_id": run_state.run_id, "deleted": len(owned), "left": left}))
+        print(json.dumps({"url": run if view is None else url, "run_id": name, "deleted": count, "left": left}))
     else:
         rest = f"; kept {len(left)} objects that do not belong to it" if left else ""
-        print(f"deleted run {run_state.run_id} at {url} ({len(owned)} objects){rest}")
+        print(f"deleted run {name} at {run if view is None else url} ({count} objects){rest}")
     return 0
 
 
-def _run_of(job: str, state: Path | None) -> str:
-    """Return the URL of a job's run.
+def _ended_job(job: str, state: Path | None) -> JobView:
+    """Return a job that has ended.
 
     Raises:
-        Misuse: the job has not ended.
+        Misuse: it has not.
     """
     with run_reference.controller(state) as client:
         view = run_reference.find(client, job)
+    _check_phase(view)
+    return view
+
+
+def _check_phase(view: JobView) -> None:
     if view.phase not in TERMINAL:
         raise Misuse(f"{view.job_id} is {view.phase.value}: stop it first with `windfall stop {view.job_id}`")
-    if view.run_deleted:
-        raise Misuse(run_reference.deleted(view))
-    return view.run_url
+
+
+def _checked(
+    reader: object_stores.Reader, keys: Sequence[str], url: str, view: JobView | None, state: Path | None
+) -> tuple[str, str]:
+    """Return the name of a run that may be deleted, and in words what it holds besides its objects.
+
+    Raises:
+        Misuse: there is none, or it has not ended.
+    """
+    begun = reader.run(begun_deletion())
+    if begun is not None and MARKER not in keys and JOB not in keys:
+        return begun, "being deleted, "
+    if view is not None and view.run_deleted and MARKER not in keys:
+        if not any(belongs(key) for key in keys):
+            raise Misuse(run_reference.deleted(view))
+        return view.job_id, "being deleted, "
+    head = reader.run(run_log.read_head())
+    if head is None and JOB not in keys and view is None:
+        raise Misuse(f"there is no run at {url}")
+    if head is not None:
+        _check_marker(reader, head.state, url)
+        _check_ended(reader, head.state, url)
+    job_id = "" if view is None else view.job_id
+    if view is None and JOB in keys:
+        job_id = boot_data.boot_from_json(json.loads(reader.run(get(JOB)) or b"null")).job_id
+        _check_job(reader, job_id, url, state)
+    if head is None:
+        return job_id, ""
+    kept = f"{len(head.state.checkpoints)} checkpoints, {len(head.state.results)} results"
+    return head.state.run_id, f"{head.state.outcome.value}, {kept}, "
+
+
+def _check_job(reader: object_stores.Reader, job_id: str, url: str, state: Path | None) -> None:
+    """Refuse a job that has not ended; one that this user's controller does not know is listened for.
+
+    Raises:
+        Misuse: it has not ended.
+    """
+    if run_reference.may_have_jobs(state):
+        with run_reference.controller(state) as client:
+            known = [view for view in client.jobs() if view.job_id == job_id and absolute_url(view.run_url) == url]
+        for view in known:
+            _check_phase(view)
+        if known:
+            return
+    wait = duration_text(LISTEN_S)
+    print(f"windfall: no job of yours has this run: waiting {wait} for a sign of its machines", file=sys.stderr)
+    if not reader.run(is_silent(LISTEN_S)):
+        raise Misuse(
+            f"{job_id} at {url} has not ended: stop it first, where it was started, with `windfall stop {job_id}`"
+        )
 
 
 def _check_marker(reader: object_stores.Reader, state: RunState, url: str) -> None:
@@ -115,27 +187,20 @@ def _check_ended(reader: object_stores.Reader, state: RunState, url: str) -> Non
         raise Misuse(f"{state.holder.host} holds this run and is alive: stop it first with `windfall stop {url}`")
 
 
-def _confirmed(state: RunState, url: str, count: int, *, json_: bool) -> bool:
+def _confirmed(question: str, url: str, *, json_: bool) -> bool:
     if json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Misuse(f"not a terminal: pass --yes (-y) to delete the run at {url}")
-    kept = f"{len(state.checkpoints)} checkpoints, {len(state.results)} results"
-    print(f"run {state.run_id} at {url}: {state.outcome.value}, {kept}, {count} objects")
+    print(question)
     return Confirm.ask("Delete it permanently?", default=False)
-
-
-def _in_order(keys: list[str]) -> Iterator[list[str]]:
-    """Yield the marker first, so that no machine resumes a half-deleted run, and the log last."""
-    yield [key for key in keys if key in FILES]
-    for folder in FOLDERS:
-        yield [key for key in keys if key.startswith(folder)]
 
 
 def _remove_folders(url: str) -> None:
     """Remove the empty folders of a run on a disk, and its temporary files."""
-    if "://" in url and not url.startswith("file://"):
+    folder = object_stores.folder_of(url)
+    if folder is None:
         return
-    root = Path(url.removeprefix("file://"))
-    shutil.rmtree(root / ".tmp", ignore_errors=True)
+    root = Path(folder)
+    shutil.rmtree(root / STAGING, ignore_errors=True)
     below = [path for folder in FOLDERS for path in (root / folder, *(root / folder).rglob("*"))]
     for path in (*sorted(below, reverse=True), root):
         with contextlib.suppress(OSError):

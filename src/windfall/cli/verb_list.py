@@ -151,7 +151,7 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
         Verb(
             "cli.rm:rm",
             "rm [OPTIONS] JOB|URL",
-            "Delete a run that has ended: checkpoints, results, journal, output and code.",
+            "Delete a run that has ended, and all that it left: checkpoints, results, items, journal, output and code.",
         ),
         Verb("cli.gc:gc", "gc [OPTIONS]", "Release machines of this installation that no job needs."),
         Verb("cli.verbs:completion", "completion [bash|zsh|fish]", "Print the completion script of a shell."),

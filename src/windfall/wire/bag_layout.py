@@ -34,11 +34,13 @@ from windfall.bags import (
     Value,
 )
 from windfall.terms import WallTime
+from windfall.wire.run_layout import ITEMS
 
 RUNNERS = "items/runners/"
 STATES = "items/state/"
 CLIENT = "items/client.json"
-ITEMS = "items/"
+SUBMITTED = "bags/"
+"""Beside the runs."""
 REQUESTS = "items/requests/"
 _REPORT, _GRANT = "report.json", "grant.json"
 
@@ -115,7 +117,7 @@ def item_file_key(runner: str, item: int, number: int, place: int) -> str:
 
 def submitted_prefix(name: str, fingerprint: str) -> str:
     """Return the start of the keys, beside the runs, of bags of a fingerprint; the code's digest and the run follow."""
-    return f"bags/{name}/{fingerprint}-"
+    return f"{SUBMITTED}{name}/{fingerprint}-"
 
 
 def submitted_to_bytes(bag: Bag, at: WallTime) -> bytes:

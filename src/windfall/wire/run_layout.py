@@ -18,6 +18,9 @@ job.json                                what a machine of a controlled job needs
 controller.json                         the controller's heartbeat, which the machines' dead-man limit watches
 gone/00000007                           the provider reports that the machine of this term is gone, so its lease is void
 probe/<nonce>                           written by the first `exec` and by `doctor`, and deleted at once
+items/...                               of a bag: `bag_layout`
+tiers/...                               of a parameter server: `tier_files`
+deleting.json                           the run is being deleted: written before anything is, and deleted last
 """
 
 from windfall import stored_forms
@@ -33,9 +36,14 @@ OUTPUT = "output/"
 MACHINES = "machines/"
 CONTROLLER = "controller.json"
 JOB = "job.json"
-FILES = (MARKER, JOB, CONTROLLER)
+ITEMS = "items/"
+TIERS = "tiers/"
+DELETING = "deleting.json"
+FILES = (JOB, MARKER, CONTROLLER)
+"""All objects of a run that are in no folder, but `DELETING`; the job first."""
 FOLDERS = (
-    "heartbeats/", SHARDS, CHECKPOINTS, "bundles/", "code/", SPOOL, OUTPUT, INBOX, MACHINES, "gone/", "probe/", LOG,
+    "heartbeats/", ITEMS, TIERS, SHARDS, CHECKPOINTS, "bundles/", "code/", SPOOL, OUTPUT, INBOX, MACHINES, "gone/", "probe/",
+    LOG,
 )  # fmt: skip
 """All folders of a run, with the log last."""
 
