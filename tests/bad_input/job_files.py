@@ -283,6 +283,38 @@ PARAMSERVER = (
         "remove num_nodes",
         schema=False,
     ),
+    *(
+        _bad(
+            f"tiers-checkpoint-{key}",
+            f"{MF}checkpoint:\n  save_timeout: 5m\n  {key}: {value}\n",
+            "4:3",
+            f"checkpoint.{key} has no effect on runtime paramserver: ",
+            instead,
+            schema=False,
+        )
+        for key, value, instead in (
+            ("insure", "10m", "write runtime: {paramserver: {save_every: 100}}"),
+            ("keep_every", "1000 steps", "write runtime: {paramserver: {save_every: 100}}"),
+            ("keep", "3", "the two newest checkpoints are kept; leave it out"),
+            ("from", "runs/old", "training begins with the first values of its program"),
+        )
+    ),
+    *(
+        _bad(
+            f"bag-checkpoint-{key}",
+            f"{RUN}bag: {{parameters: {{T: [1, 2]}}}}\ncheckpoint: {{{key}: {value}}}\n",
+            "3:14",
+            f"checkpoint.{key} has no effect on runtime bag: ",
+            instead,
+            schema=False,
+        )
+        for key, value, instead in (
+            ("insure", "10m", "if bag.restart names them"),
+            ("keep_every", "1000 steps", "if bag.restart names them"),
+            ("keep", "3", "leave it out"),
+            ("from", "runs/old", "leave it out"),
+        )
+    ),
     _bad(
         "tiers-profile",
         "runtime: {paramserver: {clocks: 5, app: windfall.apps.mf, profile: {workload: {}}}}\n",

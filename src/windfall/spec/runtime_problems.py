@@ -8,7 +8,7 @@ from typing import Any
 from windfall.jobs import RuntimeSpec
 from windfall.policies import policy_registry
 from windfall.policies.layout import runtime_list
-from windfall.policies.policy_registry import PolicyKind
+from windfall.policies.policy_registry import BAG, PolicyKind
 from windfall.spec.job_file import JobFile
 from windfall.spec.yaml_positions import YamlDocument, YamlPath
 from windfall.structs import replace
@@ -43,6 +43,7 @@ def required(keys: Sequence[str]) -> dict[str, Any]:
 def problems(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
     """Yield where keys contradict the runtime, and how."""
     yield from _of_runtime(job)
+    yield from _of_checkpoints(job)
     yield from _of_loss(job)
 
 
@@ -57,6 +58,16 @@ def _of_runtime(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
             yield ("work",), f"work follows from the settings of {runtime.name}; remove it"
         if "num_nodes" in job.model_fields_set:
             yield ("num_nodes",), f"the settings of {runtime.name} say how many machines there are; remove num_nodes"
+
+
+def _of_checkpoints(job: JobFile) -> Iterator[tuple[YamlPath, str]]:
+    name = (job.runtime or RuntimeSpec()).name if job.bag is None else BAG
+    instead = runtime_list.rules(name).without_effect
+    block = type(job.checkpoint).model_fields
+    for field in sorted(job.checkpoint.model_fields_set):
+        key = block[field].alias or field
+        if key in instead:
+            yield ("checkpoint", key), f"checkpoint.{key} has no effect on runtime {name}: {instead[key]}"
 
 
 def _of_loss(job: JobFile) -> Iterator[tuple[YamlPath, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from windfall import codec
@@ -20,6 +21,16 @@ ROLE = "runner"
 KEY = "bag"
 """Key of the settings, whose value is the encoded `Bag`."""
 _ROUNDING = 1.0 + 1e-9
+_RESTART = "an item that saves files continues from them if bag.restart names them, for example restart: ['*.restart']"
+_WITHOUT_EFFECT = MappingProxyType(
+    {
+        "from": "what earlier runs of the same bag have done is taken over by itself; leave it out",
+        "insure": _RESTART,
+        "keep_every": _RESTART,
+        "keep": "the newest files of an item are kept while it needs them; leave it out",
+    }
+)
+"""Keys of a job file's block `checkpoint`, and what works instead."""
 
 
 def bag_of(settings: Mapping[str, Any]) -> Bag:
@@ -129,4 +140,5 @@ RULES = RuntimeRules(
     program="windfall.cli.item_process",
     check=settings_problem,
     scaling=scaling,
+    without_effect=_WITHOUT_EFFECT,
 )

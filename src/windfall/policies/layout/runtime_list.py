@@ -9,6 +9,7 @@ in another package, whose value is a `RuntimeRules`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
@@ -100,6 +101,7 @@ class RuntimeRules(Struct, frozen=True):
             does.
         iterations: how many iterations of `training`, which are then called turns, a job does at most.  None: an iteration is a
             step, and there is no limit.
+        without_effect: keys of a job file's block `checkpoint` that change nothing, and what to write instead of each.
     """
 
     name: str
@@ -119,6 +121,7 @@ class RuntimeRules(Struct, frozen=True):
     training: Callable[[Job], AspModel] | None = None
     ends_at_loss: bool = False
     iterations: Callable[[Job], float] | None = None
+    without_effect: Mapping[str, str] = MappingProxyType({})
 
 
 def rules(name: str) -> RuntimeRules:

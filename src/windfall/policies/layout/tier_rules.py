@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
@@ -47,6 +48,18 @@ _KEYS = (
     "settings",
     tier_profile.PROFILE,
 )
+_SAVED = (
+    "write runtime: {paramserver: {save_every: 100}}: clocks from one checkpoint to the next; backups keep the newest"
+)
+_WITHOUT_EFFECT = MappingProxyType(
+    {
+        "from": "training begins with the first values of its program, which may read them from a file in workdir",
+        "insure": _SAVED,
+        "keep_every": _SAVED,
+        "keep": "the two newest checkpoints are kept; leave it out",
+    }
+)
+"""Keys of a job file's block `checkpoint`, and what works instead."""
 _EXAMPLE = "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}"
 
 
@@ -227,4 +240,5 @@ RULES = RuntimeRules(
     training=training,
     ends_at_loss=True,
     iterations=turns,
+    without_effect=_WITHOUT_EFFECT,
 )
