@@ -155,6 +155,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         settings,
         job.parts,
         job.partitions,
+        ratios=job.ratios,
         pace=pace,
         loss=body.get(tier_rules.LOSS),
         reliable=job.reliable,

@@ -357,3 +357,18 @@ def test_a_training_does_not_go_on_from_below_its_floor_or_backwards(loss_now: f
     """Each is refused."""
     with pytest.raises(Misuse):
         asp.loss_then(some_model(), (1, 1), loss_now, time_s)
+
+
+def test_the_number_of_workers_counts_by_its_power() -> None:
+    """4 equal workers need twice the iterations of one by sqrt(n), four times as many by n, and as many by its power 0."""
+    needed = {
+        power: float(
+            asp.iterations_for(some_model(start_loss=9.0, gamma1=None, gamma4=None, workers_power=power), (4, 0), 0.6)
+        )
+        / float(
+            asp.iterations_for(some_model(start_loss=9.0, gamma1=None, gamma4=None, workers_power=power), (1, 0), 0.6)
+        )
+        for power in (0.0, 0.5, 1.0)
+    }
+
+    assert needed == pytest.approx({0.0: 1.0, 0.5: 2.0, 1.0: 4.0})

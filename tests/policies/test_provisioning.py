@@ -65,6 +65,25 @@ def test_the_exact_plan_costs_what_brute_force_finds(bounded: bool) -> None:
     assert 20 < without < 250, "most problems can be solved, some cannot"
 
 
+@pytest.mark.parametrize("power", [0.0, 0.8])
+def test_the_exact_plan_costs_what_brute_force_finds_for_any_power_of_the_workers(power: float) -> None:
+    """On 100 random problems, the least cost is that of all plans where the loss has another power than sqrt(n)."""
+    solved = 0
+    for seed in range(100):
+        case = drawn(np.random.default_rng(seed), bounded=True)
+        model = replace(case.model, workload=replace(case.model.workload, workers_power=power))
+        case = replace(case, model=model)
+        least_usd, found = brute_force(case), cheapest_plan(case)
+
+        assert found.proven
+        assert (found.plan is None) == math.isinf(least_usd)
+        if found.plan is not None:
+            assert found.plan.cost_usd == pytest.approx(least_usd, rel=SAME), f"seed {seed}"
+            solved += 1
+
+    assert solved > 20
+
+
 def test_the_window_alone_misses_optima_that_the_exact_search_finds() -> None:
     """Over the same problems the window is never cheaper than the optimum, and dearer in some."""
     dearer = 0

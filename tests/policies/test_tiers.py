@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from windfall.errors import Misuse
 from windfall.policies.layout.tiers import (
+    SERVERS_APART,
     Stage,
     StageRatios,
     TierMachine,
@@ -83,6 +84,16 @@ def test_a_faster_machine_computes_on_more_data_partitions() -> None:
     placed = place_tiers(machines("r1", "t1", t1=fast), anywhere(2, 8), StageRatios())
 
     assert Counter(placed.holders) == {"t1": 6, "r1": 2}
+
+
+def test_servers_apart_compute_nothing_while_there_are_workers() -> None:
+    """Reliable machines serve all parts however many workers there are, and compute once there are none."""
+    placed = place_tiers(machines(*NAMES), anywhere(4, 10), SERVERS_APART)
+    assert all(one.startswith("r") for one in placed.servers)
+    assert all(one.startswith("t") for one in placed.holders)
+
+    alone = place_tiers(machines("r1"), placed, SERVERS_APART)
+    assert set(alone.holders) == {"r1"}
 
 
 def test_data_return_to_a_machine_that_has_them() -> None:

@@ -63,6 +63,7 @@ def test_a_job_without_a_profile_predicts_nothing() -> None:
         (("workload", "alpha1"), True, "has workload.alpha1 True: write a number"),
         (("workload", "gamma1"), 5.0, "either a gamma1 or a start_loss"),
         (("workload", "gamma2"), 1.0, "gamma2"),
+        (("workload", "workers_power"), 1.5, "write a number from 0"),
         (("platform", "servers"), 1.5, "has platform.servers 1.5: write a whole number"),
         (("workers",), {}, "at least one type"),
         (("workers", "small"), 3, "has 3 where a map of batch, compute_s must be (workers.small)"),

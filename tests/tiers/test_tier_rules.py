@@ -16,6 +16,7 @@ from windfall.jobs import Job, RuntimeSpec, Work
 from windfall.policies.layout import runtime_list, tier_rules
 from windfall.policies.layout.runtime_list import Placement, Scaling
 from windfall.policies.layout.tier_rules import BadSetting, TierJob, job_of
+from windfall.policies.layout.tiers import SERVERS_APART, StageRatios
 from windfall.terms import Reliability, Unit
 
 
@@ -52,6 +53,17 @@ def test_a_wrong_setting_is_named() -> None:
     with pytest.raises(BadSetting, match="has reliable 0") as caught:
         job_of({"clocks": 5, "reliable": 0})
     assert caught.value.key == "reliable"
+
+
+def test_reliable_machines_can_serve_alone() -> None:
+    """A part for each of them, and no stage in which they compute beside workers; anything else is refused by name."""
+    job = job_of({"clocks": 1, "workers": 8, "reliable": 2, "servers": "reliable"})
+
+    assert (job.parts, job.ratios) == (2, SERVERS_APART)
+    assert job_of({"clocks": 1, "workers": 8}).ratios == StageRatios()
+    with pytest.raises(BadSetting, match="has servers 'worker': write tiers") as caught:
+        job_of({"clocks": 5, "servers": "worker"})
+    assert caught.value.key == "servers"
 
 
 @pytest.mark.parametrize(("workers", "reliable", "parts"), [(1, 1, 1), (8, 1, 4), (8, 2, 5), ("2..60", 1, 30)])

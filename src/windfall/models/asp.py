@@ -23,6 +23,10 @@ all start from the same parameters; and where short profiles are fitted, the flo
 Figure 3 all start at 4.96, and their gamma1 are in proportion to their numerators.)  With `AspWorkload.start_loss` in place of
 gamma1, every cluster starts there: gamma1 is its numerator / (start_loss - gamma5).
 
+**Workers.**  With more workers an update is staler, which the paper's sqrt(n) stands for.  Where it is no staler, because as
+many updates are under way on few workers as on many, their number does not matter: `AspWorkload.workers_power` is the
+exponent in place of 1/2.
+
 **Plain formulas.**  `contention` to `iterations_to` are elementwise: numbers or arrays, and compilable by numba, as is
 `totals`.  `AspModel.arrays` has what a compiled search passes to them.
 
@@ -44,6 +48,8 @@ from windfall.errors import Misuse
 from windfall.structs import Struct
 
 Floats = NDArray[np.float64]
+WORKERS_POWER: Final = 0.5
+"""The paper's exponent of the number of workers in the loss."""
 MARGIN_MAX: Final = 0.05
 """The safety margin is at most this share of the contention (section IV-C: 1 to 5 %)."""
 
@@ -63,6 +69,7 @@ class AspWorkload(Struct, frozen=True):
         gamma4: weight of an even cluster, above 0; None: the prototype's form, without R.
         gamma5: the loss that no number of iterations goes below.
         start_loss: the loss of every cluster before its first iteration, above gamma5; None: gamma1, as in the paper.
+        workers_power: exponent of n in the loss, from 0 to 1; 1/2 in the paper.
     """
 
     name: str
@@ -76,6 +83,7 @@ class AspWorkload(Struct, frozen=True):
     gamma4: float | None
     gamma5: float
     start_loss: float | None = None
+    workers_power: float = WORKERS_POWER
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -100,6 +108,11 @@ class AspWorkload(Struct, frozen=True):
             raise Misuse(f"gamma5 {place} is {self.gamma5}: write the loss that the training cannot go below")
         if self.start_loss is not None and not self.gamma5 < self.start_loss < math.inf:
             raise Misuse(f"start_loss {place} is {self.start_loss}: write a loss above its floor gamma5, {self.gamma5}")
+        if not 0.0 <= self.workers_power <= 1.0:
+            raise Misuse(
+                f"workers_power {place} is {self.workers_power}: write a number from 0, where the number of workers does not "
+                f"matter to the loss, to 1; it is {WORKERS_POWER} in the paper"
+            )
 
 
 class AspPlatform(Struct, frozen=True):
@@ -174,6 +187,7 @@ class LossConstants(NamedTuple):
         offset: added to the weighted R: gamma4, or 1 in the prototype's form.
         gamma5: of the workload.
         gamma1_per_scale: with a common start: gamma1 over the `loss_scale`; 0 without.
+        beside_root: what the exponent of n has beside the paper's 1/2.
     """
 
     gamma1: float
@@ -183,6 +197,7 @@ class LossConstants(NamedTuple):
     offset: float
     gamma5: float
     gamma1_per_scale: float
+    beside_root: float = 0.0
 
 
 class AspArrays(NamedTuple):
@@ -275,7 +290,8 @@ class AspModel(Struct, frozen=True, dict=True):
         weight, offset = (0.0, 1.0) if load.gamma4 is None else (1.0, load.gamma4)
         per_scale = 0.0 if load.start_loss is None else 1.0 / (load.start_loss - load.gamma5)
         gamma1 = math.nan if load.gamma1 is None else load.gamma1
-        return LossConstants(gamma1, load.gamma2, load.gamma3, weight, offset, load.gamma5, per_scale)
+        beside_root = load.workers_power - WORKERS_POWER
+        return LossConstants(gamma1, load.gamma2, load.gamma3, weight, offset, load.gamma5, per_scale, beside_root)
 
     def arrays(self, workers_max: int) -> AspArrays:
         """Return the model as plain arrays, for plans of up to `workers_max` workers."""
@@ -344,7 +360,8 @@ def loss_scale(batch: Any, coefficient: Any, workers: Any, loss: LossConstants) 
         workers: n.
         loss: the constants.
     """
-    return (loss.gamma2 * batch + loss.gamma3) * np.sqrt((loss.weight * coefficient + loss.offset) * workers)
+    scale = (loss.gamma2 * batch + loss.gamma3) * np.sqrt((loss.weight * coefficient + loss.offset) * workers)
+    return scale * workers**loss.beside_root
 
 
 def head_start(scale: Any, loss: LossConstants) -> Any:

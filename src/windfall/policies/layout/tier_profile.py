@@ -25,7 +25,7 @@ PROFILE: Final = "profile"
 """The setting's name."""
 _BLOCKS: Final = ("workload", "platform", "workers")
 _WORKLOAD: Final = ("parameters_mb", "required_mb_per_s", "alpha1", "beta1", "gamma2", "gamma3", "gamma5")
-_LOSS_FORMS: Final = ("gamma1", "gamma4", "start_loss")
+_LOSS_FORMS: Final = ("gamma1", "gamma4", "start_loss", "workers_power")
 _PLATFORM: Final = ("server_mb_per_s", "pcie_mb_per_s")
 _WORKER: Final = ("batch", "compute_s")
 

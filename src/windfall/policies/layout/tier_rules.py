@@ -18,6 +18,7 @@ from windfall.policies import policy_registry
 from windfall.policies.layout import tier_profile
 from windfall.policies.layout.membership import ALONE, Membership
 from windfall.policies.layout.runtime_list import Placement, RuntimeRules, Scaling, SettingProblem
+from windfall.policies.layout.tiers import SERVERS_APART, StageRatios
 from windfall.policies.policy_registry import PARAMSERVER, PolicyKind
 from windfall.structs import Struct
 from windfall.terms import Reliability, Unit
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     # Needs numpy, which a controller need not have.
     from windfall.models.asp import AspModel
 
-WORKER, RELIABLE = "worker", "reliable"
+WORKER, RELIABLE, TIERS = "worker", "reliable", "tiers"
 LEADER_SLOT = f"{RELIABLE}-0"
 """The machine of this slot has Ray's head and the coordinator."""
 HEAD, LEADS, ADDRESS, LOSS = "head", "leads", "address", "loss"
@@ -44,6 +45,7 @@ _KEYS = (
     "clocks",
     "partitions",
     "save_every",
+    "servers",
     "app",
     "settings",
     tier_profile.PROFILE,
@@ -83,6 +85,7 @@ class TierJob(Struct, frozen=True):
         save_every: clocks from one checkpoint in the store to the next.
         app: module of the program; empty if the job's command is a script that imports `windfall.paramserver`.
         settings: of the program.
+        servers: `tiers`, or `reliable`: reliable machines serve and compute nothing while there are workers.
     """
 
     workers_min: int
@@ -94,11 +97,17 @@ class TierJob(Struct, frozen=True):
     save_every: int
     app: str
     settings: Mapping[str, Any]
+    servers: str = TIERS
 
     @property
     def parts(self) -> int:
-        """Parts of the state: half the largest number of machines, which serve (Proteus, section 3.3)."""
-        return max(1, (self.workers_max + self.reliable) // 2)
+        """Parts of the state: as many as machines serve, at most half the largest number (Proteus, section 3.3)."""
+        return self.reliable if self.servers == RELIABLE else max(1, (self.workers_max + self.reliable) // 2)
+
+    @property
+    def ratios(self) -> StageRatios:
+        """Above which the later stages begin, and whether reliable machines compute."""
+        return SERVERS_APART if self.servers == RELIABLE else StageRatios()
 
 
 def job_of(settings: Mapping[str, Any]) -> TierJob:
@@ -114,6 +123,10 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
     staleness = settings.get("staleness", 1)
     if staleness is not None and staleness != "none":
         staleness = _whole(settings, "staleness", 1, 0, "write none for no bound")
+    servers = settings.get("servers", TIERS)
+    if servers not in (TIERS, RELIABLE):
+        advice = "workers serve too, and reliable machines compute; or reliable: these serve, and compute nothing"
+        raise BadSetting("servers", f"has servers {servers!r}: write {TIERS}, where {advice}")
     app = settings.get("app", "")
     if "app" in settings and not (isinstance(app, str) and _MODULE.fullmatch(app) and not app.endswith(".py")):
         advice = "the name of a module as Python imports it, for example app: windfall.apps.mf"
@@ -134,6 +147,7 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
         _whole(settings, "save_every", SAVE_EVERY, 1, "clocks from one checkpoint in the store to the next"),
         app,
         given,
+        servers,
     )
 
 

@@ -11,6 +11,7 @@ sections 3.2, 3.3 ("Stage Transitions") and 6.4.
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -35,10 +36,16 @@ class StageRatios(Struct, frozen=True):
 
     Attributes:
         stage_2_above, stage_3_above: transient machines / reliable machines.
+        reliable_computes: in stages 1 and 2 reliable machines compute too; if not, they do only while there is no other.
     """
 
     stage_2_above: float = 1.0
     stage_3_above: float = 15.0
+    reliable_computes: bool = True
+
+
+SERVERS_APART = StageRatios(math.inf, math.inf, reliable_computes=False)
+"""Reliable machines serve and compute nothing, transient ones compute: spotDNN's parameter servers and workers."""
 
 
 def stage_of(reliable: int, transient: int, ratios: StageRatios) -> Stage:
@@ -109,7 +116,8 @@ def place_tiers(machines: Sequence[TierMachine], now: TierPlacement, ratios: Sta
         eldest = sorted(transient, key=lambda one: (one.name not in serving, one.started_s, one.name))
         alike = [replace(server, speed=1.0, loaded=frozenset()) for server in eldest[: active_servers(len(transient))]]
         servers = _shared(now.servers, alike)
-    workers = transient if stage is Stage.RELIABLE_ONLY_BACK_UP else [*reliable, *transient]
+    apart = stage is Stage.RELIABLE_ONLY_BACK_UP or bool(transient and not ratios.reliable_computes)
+    workers = transient if apart else [*reliable, *transient]
     return TierPlacement(servers, backups, _shared(now.holders, workers))
 
 

@@ -164,10 +164,11 @@ def _support(case, first, left, above, up, sums, rates, work):
 
 @compiled
 def _size_of_scale(case, n, top, speed):
-    """Return the least sqrt((R + gamma4) n) of plans with a speed of at least `speed` and workers of at most `top`."""
+    """Return the least sqrt(R + gamma4) n^power of plans with a speed of at least `speed` and workers of at most `top`."""
     share = min(top / speed, 1.0)
     coefficient = (1.0 - share) * math.sqrt(n / (n - 1.0)) if n > 1 else 0.0
-    return math.sqrt((case.model.loss.weight * coefficient + case.model.loss.offset) * n)
+    size = math.sqrt((case.model.loss.weight * coefficient + case.model.loss.offset) * n)
+    return size * n**case.model.loss.beside_root
 
 
 @compiled
@@ -191,9 +192,9 @@ def _speed_needed(case, size, low, high):
 
 @compiled
 def _size_of_node(case, n, first, left, sums, speeds, work):
-    """Return the least sqrt((R + gamma4) n) of plans below a node that are in time."""
+    """Return the least sqrt(R + gamma4) n^power of plans below a node that are in time."""
     if case.model.loss.weight == 0.0:
-        return math.sqrt(case.model.loss.offset * n)
+        return math.sqrt(case.model.loss.offset * n) * n**case.model.loss.beside_root
     top, low, high = sums[TOP], np.inf, 0.0
     if sums[Q] > 0.0:
         low = high = sums[V] / sums[Q]
@@ -248,7 +249,7 @@ def _product(case, size, first, left, above, up, sums, rates, speeds, lowest, en
 
     Args:
         case: the problem.
-        size: least sqrt((R + gamma4) n).
+        size: least sqrt(R + gamma4) n^power.
         first: the first open type.
         left: workers to place.
         above: of each type.

@@ -147,7 +147,7 @@ def _start_loss(problem: ProvisioningProblem) -> float:
     if load.start_loss is not None:
         return load.start_loss
     assert load.gamma1 is not None
-    most = (load.gamma3 + load.gamma2 * float(problem.model.batches.min())) * math.sqrt(
-        (1.0 if load.gamma4 is None else 1.0 + load.gamma4) * problem.workers_most
+    most: float = (load.gamma3 + load.gamma2 * float(problem.model.batches.min())) * (
+        math.sqrt(1.0 if load.gamma4 is None else 1.0 + load.gamma4) * problem.workers_most**load.workers_power
     )
     return load.gamma5 + most / load.gamma1
