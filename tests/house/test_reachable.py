@@ -25,6 +25,18 @@ UNREACHED: dict[str, str] = {
         ("windfall.apps.cnn_memory", "windfall.apps.pictures"),
         "a part of the application windfall.apps.cnn",
     ),
+    **dict.fromkeys(
+        (
+            "windfall.models.count_forecasts",
+            "windfall.models.migration_costs",
+            "windfall.models.migrations",
+            "windfall.models.pipeline_profile",
+            "windfall.models.shape_costs",
+            "windfall.models.shapes",
+            "windfall.models.survivors",
+        ),
+        "a model of trainings that change their shape, which no verb runs yet",
+    ),
 }
 
 
