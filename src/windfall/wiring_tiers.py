@@ -149,17 +149,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
     place = _place(request, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
-    settings, pace = ServerSettings(job.staleness, 1, job.clocks), TierPace(save_every=job.save_every)
-    training = TierTraining(
-        request.url,
-        settings,
-        job.parts,
-        job.partitions,
-        ratios=job.ratios,
-        pace=pace,
-        loss=body.get(tier_rules.LOSS),
-        reliable=job.reliable,
-    )
+    training = _training(request, job, body.get(tier_rules.LOSS))
     program: Callable[[], TierProgram] = partial(
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
@@ -204,6 +194,19 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         node.end()
     machine.status.release(Outcome.DONE if done else Outcome.WAITING)
     return EXIT_DONE if done else EXIT_STOPPED
+
+
+def _training(request: ExecRequest, job: TierJob, loss: float | None) -> TierTraining:
+    return TierTraining(
+        request.url,
+        ServerSettings(job.staleness, 1, job.clocks),
+        job.parts,
+        job.partitions,
+        ratios=job.ratios,
+        pace=TierPace(save_every=job.save_every),
+        loss=loss,
+        reliable=job.reliable,
+    )
 
 
 def _cpus(request: ExecRequest) -> float:
