@@ -136,6 +136,7 @@ class JobProgress(Tagged, frozen=True):
         done: work done, as far as is known.
         safe: work that no loss can undo.
         failures: of the user's own program, not of machines.
+        failure: what the newest of them was; empty if the runtime does not say.
         holders: machines whose loss stops work; empty while none works, or where each one works by itself.
         loss: the training loss that is reached; None if the runtime does not measure it.
     """
@@ -146,6 +147,7 @@ class JobProgress(Tagged, frozen=True):
     outcome: Outcome
     holders: tuple[str, ...] = ()
     loss: float | None = None
+    failure: str = ""
 
 
 class Failure(enum.StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import ipaddress
@@ -57,8 +58,10 @@ class ProgramFailed(WindfallError):
     """The user's program did what it must not."""
 
 
-def failure_text(error: Exception) -> str:
+def failure_text(error: BaseException) -> str:
     """Return a failure in words."""
+    if isinstance(error, SystemExit):
+        return f"the program ended its process by sys.exit({error.code!r})"
     return str(error) if isinstance(error, WindfallError) else f"the program raised {type(error).__name__}: {error}"
 
 
@@ -108,24 +111,39 @@ class _TierMachineProgram(Struct):
     clock: SystemClock
 
 
-def run_machine(request: ExecRequest, signals_fd: int, folder: str) -> int:
-    """Serve and compute until training is over or this machine is to leave; return the exit code for the node agent.
-
-    Args:
-        request: of the node agent.
-        signals_fd: where the number of each signal is read, a byte each.
-        folder: for Ray's own files.
+def load_program(request: ExecRequest) -> TierJob:
+    """Return what the request says, once the program can be imported.
 
     Raises:
-        Misuse: the request is not for a machine of a parameter server, or Ray or the program is missing here.
-        Exception: what the program raised.
+        Misuse: the request is not for a machine of a parameter server, or the program is missing here.
+        Exception, SystemExit: what the import raised.
     """
     try:
         job = tier_rules.job_of(request.settings)
     except ValueError as error:
         raise Misuse(f"runtime paramserver {error}") from error
     sys.path.insert(0, request.cwd)
-    _check_program(job)
+    try:
+        _check_program(job)
+    except (Exception, SystemExit) as error:
+        # No coordinator hears of it, so it is written here.
+        write_failure(request, failure_text(error))
+        raise
+    return job
+
+
+def run_machine(request: ExecRequest, job: TierJob, signals_fd: int, folder: str) -> int:
+    """Serve and compute until training is over or this machine is to leave; return the exit code for the node agent.
+
+    Args:
+        request: of the node agent.
+        job: what it says.
+        signals_fd: where the number of each signal is read, a byte each.
+        folder: for Ray's own files.
+
+    Raises:
+        Exception: what the program raised.
+    """
     clock, departure = SystemClock(), _Departure()
     machine = _TierMachineProgram(
         request, job, _Assignment(request, clock), departure, StatusFile(request.status, clock), clock
@@ -182,6 +200,8 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
             _store_product(machine, store, layout)
     except (NodeLost, StoreError) as error:
         _log(str(error))
+        if leads and isinstance(error, NodeLost):
+            _count_as_failure(request, store, error)
         return EXIT_RETRY
     except Exception as error:
         store.write_failure(TierFailure(request.machine, failure_text(error)))
@@ -207,6 +227,23 @@ def _training(request: ExecRequest, job: TierJob, loss: float | None) -> TierTra
         loss=loss,
         reliable=job.reliable,
     )
+
+
+def _count_as_failure(request: ExecRequest, store: ObjectTierStore, error: NodeLost) -> None:
+    """Count it as a failure that the first machine cannot begin: nothing else would ever end such a job."""
+    with contextlib.suppress(StoreError):
+        if store.newest_layout() is None:
+            store.write_failure(TierFailure(request.machine, f"training cannot begin: {error}"))
+
+
+def unloaded_text(code: int) -> str:
+    """Return the failure of a program whose import ended its process with an exit code."""
+    return f"the program ended its process with exit code {code} while it was imported"
+
+
+def write_failure(request: ExecRequest, message: str) -> None:
+    """Write a failure of the program to the run's store; raises a `StoreError`."""
+    ObjectTierStore(open_store(request.url)).write_failure(TierFailure(request.machine, message))
 
 
 def _cpus(request: ExecRequest) -> float:

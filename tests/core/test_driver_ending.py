@@ -14,7 +14,7 @@ from windfall.fleet import DesiredState, Event, JobPhase, MachineStatus
 from windfall.jobs import Checkpointing, Objective, Use
 from windfall.market import Charge, MachineEndCause, MachineLifecycle
 from windfall.structs import replace
-from windfall.terms import Outcome
+from windfall.terms import JobProgress, Outcome, Term, Unit, WorkDone
 
 QUICK = Checkpointing(save_timeout_s=60.0)
 
@@ -117,6 +117,18 @@ def test_a_crash_loop_stops_the_spending() -> None:
 
     job.happens(fleet.JobResumeRequested("ada"))
     assert len(job.orders) == 1
+
+
+def test_the_reason_of_the_last_failure_is_in_the_jobs_message() -> None:
+    """Where the runtime tells it; a job may fail before anything works, and then nothing else says why."""
+    job = Fleet().trains()
+    nothing = WorkDone(0.0, Unit.STEP)
+    progress = JobProgress(nothing, nothing, 3, Outcome.RUNNING, failure="no data at /data")
+    job.happens(fleet.ProgressObserved(Term(0), progress))
+
+    assert [one.message for one in job.of(fleet.NotifyUser)] == [
+        "the script failed 3 times; the last: no data at /data"
+    ]
 
 
 def test_after_a_resume_no_fewer_failures_are_allowed_than_before() -> None:

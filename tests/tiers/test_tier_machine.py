@@ -12,8 +12,10 @@ import pytest
 from windfall.agent import exec_request
 from windfall.agent.exec_request import ExecRequest
 from windfall.cli import tier_process
-from windfall.errors import EXIT_MISUSE
+from windfall.errors import EXIT_FAILED, EXIT_MISUSE
 from windfall.extras import install
+from windfall.runtimes.tier_log import TierLog
+from windfall.storage.object_stores import open_store
 from windfall.terms import RunOptions
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.ray_environment import ray_environment
@@ -124,6 +126,27 @@ def test_a_module_that_is_no_application_is_refused(machine: Machine, capsys: py
 
     said = refusal(machine, capsys, clocks=5, app="empty_app")
     assert "app empty_app has no function program(settings, partitions), which returns what trains" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("raise OSError('no data')", "the program raised OSError: no data"),
+        ("raise SystemExit(3)", "the program ended its process by sys.exit(3)"),
+    ],
+)
+def test_an_import_that_fails_is_a_failure_of_the_program(
+    text: str, says: str, machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is in the run's store, where the controller counts it, and has an exit code of its own."""
+    (machine.folder / "early_app.py").write_text(text)
+    sys.modules.pop("early_app", None)
+
+    assert machine.start("0", str(machine.folder), clocks=5, app="early_app") == EXIT_FAILED
+    assert capsys.readouterr().err == f"windfall: {says}\n"
+    log = TierLog(open_store(f"file://{machine.folder}/run"))
+    failure = log.failure(1)
+    assert (log.failures(), failure and failure.message) == (1, says)
 
 
 def test_settings_that_are_wrong_are_refused_on_the_machine_too(

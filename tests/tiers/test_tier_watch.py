@@ -88,6 +88,21 @@ def test_failures_of_the_program_are_counted_once(log: TierLog, watch: TierWatch
     assert counts == [1, 1, 2, 2]
 
 
+def test_failures_before_the_first_layout_count_and_the_newest_is_told(log: TierLog, watch: TierWatch) -> None:
+    """No work is done, and the term is below that of any coordinator; of a long message the first line."""
+    log.write_failure(TierFailure("m-1", "first"))
+    log.write_failure(TierFailure("m-2", "no data\nat all"))
+
+    found = watch.progress()
+    assert found is not None
+    assert (found.term, found.progress.done.amount) == (Term(0), 0.0)
+    assert (found.progress.failures, found.progress.failure) == (2, "no data")
+    log.write_layout(FIRST)
+    later = watch.progress()
+    assert later is not None
+    assert later.progress.failures == 2
+
+
 def test_a_job_rests_once_its_coordinator_has_stopped_and_trains_again_with_the_next(
     log: TierLog, watch: TierWatch
 ) -> None:

@@ -28,6 +28,8 @@ RAY_MIN = (2, 50)
 """The oldest version of Ray with which this is tested."""
 FAILED = "failed"
 """Empty file in Ray's folder: the program failed, where other ends with its exit code are Ray's."""
+LOADED = "loaded"
+"""Empty file in Ray's folder: the program has been imported."""
 _PREFIX = "wf-ray-"
 _OWNER = "owner"
 """File in Ray's folder: number and start of the process whose folder it is."""
@@ -54,7 +56,14 @@ def main() -> int:
             code = run_contained(lambda fd: program(*argv, str(fd), folder), request.cwd, request.isolation)
             # Ray ends its process with a code of its own when the cluster is lost.
             own = code == EXIT_FAILED and os.path.exists(os.path.join(folder, FAILED))
-            return code if own or code in (EXIT_DONE, EXIT_MISUSE, EXIT_STOPPED) else EXIT_RETRY
+            if own or code in (EXIT_DONE, EXIT_MISUSE, EXIT_STOPPED):
+                return code
+            if os.path.exists(os.path.join(folder, LOADED)):
+                return EXIT_RETRY
+            # What ends the process itself while it is imported would do so for ever.
+            machine = importlib.import_module("windfall.wiring_tiers")
+            machine.write_failure(request, machine.unloaded_text(code))
+            return EXIT_FAILED
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except WindfallError as error:
@@ -66,10 +75,12 @@ def _run(request: ExecRequest, signals_fd: int, folder: str) -> int:
     _check_ray()
     machine = importlib.import_module("windfall.wiring_tiers")
     try:
-        return int(machine.run_machine(request, signals_fd, folder))
+        job = machine.load_program(request)
+        Path(folder, LOADED).touch()
+        return int(machine.run_machine(request, job, signals_fd, folder))
     except Misuse:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.stderr.write(f"windfall: {machine.failure_text(error)}\n")
         Path(folder, FAILED).touch()
         return EXIT_FAILED

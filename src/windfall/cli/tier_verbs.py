@@ -38,10 +38,9 @@ def find_tiers(url: str) -> OpenTiers | None:
         StoreError, LogDamaged: it cannot be read.
     """
     log = TierLog(object_stores.open_reader(absolute_url(url)).store)
-    status = log.status()
-    if status is None:
+    status, failures = log.status(), log.failures()
+    if status is None and not failures:
         return None
-    failures = log.failures()
     return OpenTiers(
         log, TierRecord(status, log.product(), log.failure(failures) if failures else None, failures, log.history())
     )
@@ -55,7 +54,7 @@ def show(tiers: OpenTiers, *, json_: bool) -> None:
     for label, text in tier_page.lines(tiers.record):
         print(f"{label:<8}{plain(text)}")
     machines = tier_page.rows(tiers.record.status)
-    if not machines or tiers.record.status.over:
+    if not machines or tiers.record.status is None or tiers.record.status.over:
         return
     print()
     table = Table(box=None, pad_edge=False)
@@ -107,6 +106,8 @@ def download(tiers: OpenTiers, url: str, folder: Path, *, json_: bool) -> None:
     product = tiers.record.product
     if product is None:
         status = tiers.record.status
+        if status is None:
+            raise Misuse(f"the run at {url} has not begun, as its program fails: `windfall logs` says how")
         raise Misuse(
             f"the run at {url} is at clock {status.clock:,} of {status.clocks:,}: its product is there when it is done"
         )

@@ -132,7 +132,8 @@ def _consider_progress(turn: FleetTurn) -> None:
     decision = limits.crash_loop(failures, turn.job.options.failures_max, "the script")
     if decision is not None:
         turn.decisions.append(decision)
-        fail(turn, f"the script failed {times_text(failures)}")
+        last = f"; the last: {progress.failure}" if progress.failure else ""
+        fail(turn, f"the script failed {times_text(failures)}{last}")
     elif _stopped_outside(turn, observed):
         _start_end(turn, JobEnd(JobPhase.STOPPED, EXIT_STOPPED, "the run was stopped from outside", turn.now), now=None)
 

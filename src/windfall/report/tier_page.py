@@ -24,13 +24,13 @@ class TierRecord(Struct, frozen=True):
     """What the run's store says of a parameter server.
 
     Attributes:
-        status: the newest.
+        status: the newest; None before training has begun.
         product: what training was for; None until it is there.
         history: training at its checkpoints, oldest first.
         failures: the newest failure of the program, and which one it is; None and 0 without one.
     """
 
-    status: TierStatus
+    status: TierStatus | None
     product: TierProduct | None = None
     failure: TierFailure | None = None
     failures: int = 0
@@ -40,6 +40,18 @@ class TierRecord(Struct, frozen=True):
 def lines(record: TierRecord) -> list[tuple[str, str]]:
     """Return labels and texts."""
     status, product = record.status, record.product
+    found = [] if status is None else _of_status(record, status)
+    if record.failure is not None:
+        found.append(
+            ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
+        )
+    if product is not None:
+        files = ", ".join(f"{name} ({size_text(size)})" for name, size in product.files.items())
+        found.append(("product", files))
+    return found
+
+
+def _of_status(record: TierRecord, status: TierStatus) -> list[tuple[str, str]]:
     stage = "no reliable machine is there: all wait for one" if status.stage is None else STAGES[status.stage]
     moves = f"layout {status.layout}, {count_text(status.coordinator, 'coordinator', 'coordinators')} so far"
     rate = "" if status.over else f", {status.clocks_per_s:.3g} a second"
@@ -54,13 +66,6 @@ def lines(record: TierRecord) -> list[tuple[str, str]]:
         found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
     if status.goal is not None:
         found.append(("goal", _goal(status)))
-    if record.failure is not None:
-        found.append(
-            ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
-        )
-    if product is not None:
-        files = ", ".join(f"{name} ({size_text(size)})" for name, size in product.files.items())
-        found.append(("product", files))
     return found
 
 
@@ -85,9 +90,9 @@ def _goal(status: TierStatus) -> str:
     return f"{goal} is not reached: {loss} after the last clock, where training ended"
 
 
-def rows(status: TierStatus) -> list[tuple[str, ...]]:
+def rows(status: TierStatus | None) -> list[tuple[str, ...]]:
     """Return a row for each machine, of `COLUMNS`; the sizes are what came from and went to other machines."""
-    return [_row(machine) for machine in status.machines]
+    return [] if status is None else [_row(machine) for machine in status.machines]
 
 
 def _row(machine: TierMachineStatus) -> tuple[str, ...]:
@@ -121,8 +126,7 @@ def _numbers(found: Sequence[int]) -> str:
 
 def as_json(record: TierRecord) -> dict[str, Any]:
     """Return a record as data; units are in the names."""
-    found: dict[str, Any] = {"status": codec.encode(record.status), "failures": record.failures}
-    found["history"] = codec.encode(record.history)
-    for name, value in (("product", record.product), ("failure", record.failure)):
+    found: dict[str, Any] = {"failures": record.failures, "history": codec.encode(record.history)}
+    for name, value in (("status", record.status), ("product", record.product), ("failure", record.failure)):
         found[name] = None if value is None else codec.encode(value)
     return found

@@ -39,6 +39,10 @@ class ScriptGone(Exception):
         self.status = status
 
 
+_SHELL_WORDS = 4
+"""Of the command line for a job file's `run`: sh, -c, how it finds the better shell, the command."""
+
+
 class ScriptCommand(Struct, frozen=True):
     """How a script is started.
 
@@ -55,6 +59,12 @@ class ScriptCommand(Struct, frozen=True):
     environ: Mapping[str, str]
     data: int
     seed: int
+
+    @property
+    def shown(self) -> str:
+        """The command as its user wrote it: of a job file's `run`, without the shell that runs it."""
+        shell, flag, *words = self.argv if len(self.argv) == _SHELL_WORDS else ("", "")
+        return words[-1] if (shell, flag) == ("sh", "-c") else " ".join(self.argv)
 
 
 class ScriptTable(Struct, frozen=True):
@@ -119,7 +129,7 @@ class ScriptProcess:
                 )
             except OSError as error:
                 ours.close()
-                raise Misuse(f"cannot start `{' '.join(command.argv)}`: {error}") from None
+                raise Misuse(f"cannot start `{command.shown}`: {error}") from None
         self.pid = self._process.pid
         self._exiting, self._files_open = threading.Lock(), True
         self._ended = os.pidfd_open(self.pid)

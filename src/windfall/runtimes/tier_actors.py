@@ -307,8 +307,12 @@ class MachineActor:
 
 
 def _warmed_up(make: Callable[[], TierProgram]) -> TierProgram:
-    program = make()
-    warm_up = getattr(program, "warm_up", None)
-    if warm_up is not None:
-        warm_up()
+    try:
+        program = make()
+        warm_up = getattr(program, "warm_up", None)
+        if warm_up is not None:
+            warm_up()
+    except SystemExit as error:
+        # It would end this actor, which a lost machine does too, and that is tried again for ever.
+        raise RuntimeError(f"sys.exit({error.code!r})") from error
     return program

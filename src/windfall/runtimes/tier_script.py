@@ -271,7 +271,7 @@ class ScriptProgram:
         return ScriptFailed(f"{self._name()} failed with exit status {gone.status} {when}{last}")
 
     def _name(self) -> str:
-        return f"`{' '.join(self._command.argv)}`"
+        return f"`{self._command.shown}`"
 
 
 class _AskedMeanwhile:

@@ -21,23 +21,36 @@ class TierWatch:
     def __init__(self, store: TierLog) -> None:
         self._store = store
         self._layout: ServerLayout | None = None
-        self._failures = 0
+        self._failures, self._failure = 0, ""
 
     def progress(self) -> ProgressObserved | None:
-        """Return the newest committed clock, and that of the newest checkpoint."""
+        """Return the newest committed clock, that of the newest checkpoint, and how often the program has failed.
+
+        A program may fail before there is a layout, when machines load it: then the job must end by that.
+        """
         self._layout = self._store.newest_layout(self._layout)
+        self._count_failures()
         if self._layout is None:
-            return None
+            nothing = WorkDone(0.0, Unit.STEP)
+            progress = JobProgress(nothing, nothing, self._failures, Outcome.RUNNING, failure=self._failure)
+            return ProgressObserved(Term(0), progress) if self._failures else None
         saved = float(self._layout.checkpoint.clock)
         safe, outcome = WorkDone(saved, Unit.STEP), Outcome.RUNNING
         if self._store.product() is not None:
             outcome = Outcome.DONE
         elif self._store.stopped() == self._layout.coordinator:
             outcome = Outcome.WAITING
-        self._failures = self._store.failures(self._failures)
-        return ProgressObserved(
-            Term(self._layout.coordinator), JobProgress(safe, safe, self._failures, outcome, loss=self._loss())
-        )
+        progress = JobProgress(safe, safe, self._failures, outcome, loss=self._loss(), failure=self._failure)
+        return ProgressObserved(Term(self._layout.coordinator), progress)
+
+    def _count_failures(self) -> None:
+        failures = self._store.failures(self._failures)
+        if failures > self._failures:
+            newest = self._store.failure(failures)
+            self._failures, self._failure = (
+                failures,
+                "" if newest is None else newest.message.strip().partition("\n")[0],
+            )
 
     def _loss(self) -> float | None:
         """Return the training loss: that with which training ends, or else the newest that its coordinator has written."""
