@@ -34,8 +34,10 @@ UNREACHED: dict[str, str] = {
             "windfall.models.shape_costs",
             "windfall.models.shapes",
             "windfall.models.survivors",
+            "windfall.policies.shapes.liveput",
+            "windfall.policies.shapes.shape_choices",
         ),
-        "a model of trainings that change their shape, which no verb runs yet",
+        "a part of trainings that change their shape, which no verb runs yet",
     ),
 }
 

@@ -13,6 +13,7 @@ from windfall.models.migration_costs import CostSpread, migration_cost
 from windfall.models.migrations import GroupTimes, LinkTimes, MigrationTimes, even_cut
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
 from windfall.models.shapes import IDLE, Shape, all_shapes
+from windfall.models.survivors import replicas_left
 
 
 def test_a_message_takes_the_time_of_the_table() -> None:
@@ -114,7 +115,22 @@ def test_the_published_matrix_is_the_mean_of_each_pair() -> None:
             continue
         assert matrix[i, j] == migration_cost(times, old, 7, 2, new).mean_s
     assert np.isinf(matrix[costs.grid.machines > 7]).all()
+    place, spares = costs.grid.place(Shape(2, 2)), migration_cost(times, Shape(2, 2), 8, 2, Shape(2, 2)).mean_s
+    assert costs.row(place, 8, 2)[place] == spares != matrix[place, place]
     assert (costs.row(costs.grid.place(Shape(2, 3)), 7, 2) == matrix[costs.grid.place(Shape(2, 3))]).all()
+
+
+def test_a_pair_of_equal_depth_moves_state_unless_replicas_are_left() -> None:
+    """5x1 to 3x1 with 4 of 9 lost: the cost of both outcomes, weighted by whether three replicas of the old shape are left."""
+    times = example(every_stage=True)
+    costs = BoundedCosts(times, speeds(9))
+    enough = float(replicas_left(Shape(5, 1), 9, 4)[3])
+    moved_s = times.restart_s(Shape(3, 1), adding=True) + times.state_s(18e6)
+
+    found = costs.row(costs.grid.place(Shape(5, 1)), 9, 4)[costs.grid.place(Shape(3, 1))]
+
+    assert 0.2 < enough < 0.8
+    assert found == pytest.approx(enough * times.intra_s(Shape(3, 1)) + (1.0 - enough) * moved_s)
 
 
 def test_bounded_costs_charge_at_least_the_published_mean_with_every_stage() -> None:

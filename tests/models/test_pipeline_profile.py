@@ -62,6 +62,13 @@ def test_the_first_stage_holds_most_activations() -> None:
     assert needed_bytes(profile, Shape(50, 2)) == 2 * 1e6 * 4 * 4 + 2 * 1 * 100.0
 
 
+def test_the_last_stage_holds_one_micro_batch() -> None:
+    """Where only the last of three stages holds anything, one micro-batch of it counts, and not three."""
+    profile = job(*[layer()] * 3, layer(held=1e9), batch=50)
+
+    assert needed_bytes(profile, Shape(1, 3)) == 1e6 * 4 * 4 + 1e9
+
+
 def test_shapes_that_do_not_fit_are_left_out() -> None:
     """One stage of three layers needs 48 MB; with 40 MB only two stages remain; with 10 MB nothing does."""
     shapes = (Shape(1, 1), Shape(1, 2), Shape(2, 2), Shape(1, 3))

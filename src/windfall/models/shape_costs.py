@@ -96,8 +96,13 @@ class BoundedCosts:
         self._inter_s[:, 0] = self._change_s[:, 0] = 0.0
         self._again_s: Floats = restarts[1]
         blocks = grid.depths()
-        self._old = np.concatenate([np.repeat(block, len(block)) for block in blocks])
-        self._new = np.concatenate([np.tile(block, len(block)) for block in blocks])
+        old = self._old = np.concatenate([np.repeat(block, len(block)) for block in blocks])
+        new = self._new = np.concatenate([np.tile(block, len(block)) for block in blocks])
+        self._spare = grid.pipelines[old] - grid.pipelines[new]
+        self._growth = grid.machines[new] - grid.machines[old]
+        self._enough = np.where(self._spare >= 0, 1.0, 0.0)
+        self._pairs_s = self._inter_s[:, new], self._intra_s[new]
+        self._ordered = bool(((self._intra_s <= self._inter_s) & (self._inter_s <= self._change_s)).all())
         self._kept: dict[tuple[int, int], Floats] = {}
 
     @property
@@ -109,6 +114,14 @@ class BoundedCosts:
     def pairs(self) -> tuple[Integers, Integers]:
         """The places of old and new shape of each pair of equal depth, by old shape."""
         return self._old, self._new
+
+    @property
+    def ordered(self) -> bool:
+        """Whether no pair of equal depth can cost more than a change of depth to the same shape does.
+
+        The cost of a pair is between its intra-stage and its inter-stage cost, so these are compared.
+        """
+        return self._ordered
 
     @property
     def change_s(self) -> Floats:
@@ -123,18 +136,16 @@ class BoundedCosts:
         """Return the mean cost of each pair of equal depth."""
         key = (machines if lost else 0, lost)
         if key not in self._kept:
-            grid, old, new = self._grid, self._old, self._new
-            spare = grid.pipelines[old] - grid.pipelines[new]
-            enough = np.where(spare >= 0, 1.0, 0.0)
+            enough, (inter_s, intra_s) = self._enough, self._pairs_s
             if lost:
-                within = within_losses(grid.pipelines, grid.stages, machines, lost)
-                counted = (spare >= 0) & (spare <= lost)
-                enough[counted] = within[old[counted], spare[counted]]
-            adding = grid.machines[new] > grid.machines[old] - lost
-            inter_s = np.where(adding, self._inter_s[0, new], self._inter_s[1, new])
-            found = inter_s - enough * (inter_s - self._intra_s[new])
+                within = within_losses(self._grid.pipelines, self._grid.stages, machines, lost)
+                counted = np.flatnonzero((self._spare >= 0) & (self._spare <= lost))
+                enough = enough.copy()
+                enough[counted] = within[self._old[counted], self._spare[counted]]
+            longer_s = np.where(self._growth > -lost, inter_s[0], inter_s[1])
+            found = longer_s - enough * (longer_s - intra_s)
             if not lost:
-                found[old == new] = 0.0
+                found[self._old == self._new] = 0.0
             self._kept[key] = np.asarray(found)
         return self._kept[key]
 
