@@ -25,20 +25,7 @@ UNREACHED: dict[str, str] = {
         ("windfall.apps.cnn_memory", "windfall.apps.pictures"),
         "a part of the application windfall.apps.cnn",
     ),
-    **dict.fromkeys(
-        (
-            "windfall.models.count_forecasts",
-            "windfall.models.migration_costs",
-            "windfall.models.migrations",
-            "windfall.models.pipeline_profile",
-            "windfall.models.shape_costs",
-            "windfall.models.shapes",
-            "windfall.models.survivors",
-            "windfall.policies.shapes.liveput",
-            "windfall.policies.shapes.shape_choices",
-        ),
-        "a part of trainings that change their shape, which no verb runs yet",
-    ),
+    "windfall.models.pipeline_profile": "a part of trainings that change their shape, which no verb runs yet",
 }
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.papers import public_lives
 from windfall.cli.main import main
-from windfall.lab import scispot, spotdnn, thesis
+from windfall.lab import parcae, scispot, spotdnn, thesis
 from windfall.lab.published_rows import Options
 from windfall.lab.replicate_report import render
 
@@ -52,7 +52,7 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_every_part_fits_eighty_columns() -> None:
     """No line is longer, whatever the reason or the item, and no word of an item, a method or a reason is cut."""
-    for part in (*thesis.PARTS.values(), *scispot.PARTS.values(), *spotdnn.PARTS.values()):
+    for part in (*thesis.PARTS.values(), *scispot.PARTS.values(), *spotdnn.PARTS.values(), *parcae.PARTS.values()):
         found = part.rows(Options(0), lambda words: None)
         out = io.StringIO()
         Console(file=out, width=80).print(render(found))

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from windfall.lab.published_rows import Progress, PublishedRow
     from windfall.models.lifetimes.observations import Lifetimes
 
-PAPERS = ("thesis", "scispot", "proteus", "spotdnn", "deadlines")
-REPLAYED = {"proteus": "the AWS spot prices of 2016", "deadlines": "SkyPilot's spot traces"}
+PAPERS = ("thesis", "scispot", "proteus", "spotdnn", "deadlines", "parcae")
+REPLAYED = {
+    "proteus": "the AWS spot prices of 2016",
+    "deadlines": "SkyPilot's spot traces",
+    "parcae": "Parcae's tables",
+}
 """The papers whose `--data` is a folder, and of what."""
 TRIALS, TRIALS_MAX = 200, 1_000_000
 """With 200 trials the totals' standard error is below 0.1 %, and the longest table takes a few seconds."""
@@ -57,16 +61,18 @@ def replicate(
     (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10;
     servers in tiers: 11 to 14, 16),
     `spotdnn` (time and loss on mixed machines, and which to buy: Tables I, V, VI, Figures 2, 3, 5 to 9),
-    `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability).
+    `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability),
+    `parcae` (shapes that change while training: costs of migrations, forecasts, policies of its simulator, cost table).
 
     Example: `windfall lab replicate thesis --item table-6.2`
 
     Args:
-        paper: thesis, scispot, proteus, spotdnn or deadlines.
+        paper: thesis, scispot, proteus, spotdnn, deadlines or parcae.
         item: compute only the parts whose name starts with this: a table or figure (`table-6.2`, `figure`), or a column
             or job (`adaptive`); can be repeated.
         data: machine lifetimes for SciSpot's fits (CSV as for `lab fit`, with machine_type and zone); the folder of the
-            AWS spot prices of 2016 for Proteus; that of SkyPilot's spot traces for the deadlines.
+            AWS spot prices of 2016 for Proteus; that of SkyPilot's spot traces for the deadlines; that of the measured tables
+            for Parcae.
         trials: trials of each simulated column, for Proteus starts in each zone (200), for the deadlines starts on each
             series (300); 0: closed forms only.
         seed: seed of the simulation.
@@ -106,6 +112,7 @@ def _replicated(
     try:
         from windfall.lab import (  # noqa: PLC0415 - its packages are an extra
             deadlines,
+            parcae,
             proteus,
             published_rows,
             scispot,
@@ -120,6 +127,7 @@ def _replicated(
         "proteus": proteus.PARTS,
         "spotdnn": spotdnn.PARTS,
         "deadlines": deadlines.PARTS,
+        "parcae": parcae.PARTS,
     }[paper]
     return published_rows.replicated(of_paper, items, published_rows.Options(*options), progress)
 

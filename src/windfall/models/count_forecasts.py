@@ -27,6 +27,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from windfall.errors import Misuse
+from windfall.models.shapes import Floats
 from windfall.structs import Struct
 
 GUARD = 3
@@ -136,14 +137,15 @@ def fit_drifting(counts: Sequence[int]) -> DriftingFit:
     if np.ptp(changes) == 0.0:
         return DriftingFit(float(changes[0]), 0.0)
 
-    def loss(persistence: float) -> float:
-        return _profile(changes, persistence)[0]
-
     places = np.linspace(-_PHI_MAX, _PHI_MAX, _GRID)
-    best = int(np.argmin([loss(place) for place in places]))
-    bounds = (places[max(best - 1, 0)], places[min(best + 1, _GRID - 1)])
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
-    return DriftingFit(_profile(changes, float(found.x))[1], float(found.x))
+    best = int(np.argmin(_profile(changes, places)[0]))
+    found = minimize_scalar(
+        lambda persistence: float(_profile(changes, np.array((persistence,)))[0][0]),
+        bounds=(places[max(best - 1, 0)], places[min(best + 1, _GRID - 1)]),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    return DriftingFit(float(_profile(changes, np.array((found.x,)))[1][0]), float(found.x))
 
 
 def projected(counts: Sequence[int], fit: DriftingFit, ahead: int) -> tuple[float, ...]:
@@ -163,15 +165,17 @@ def l1_share(forecast: Sequence[int], truth: Sequence[int]) -> float:
     return errors / sum(truth) if any(truth) else math.inf
 
 
-def _profile(changes: np.ndarray[tuple[int], np.dtype[np.float64]], persistence: float) -> tuple[float, float]:
-    """Return -2 log likelihood (but for a constant) and the best drift, for one persistence."""
-    start = math.sqrt(1.0 - persistence * persistence)
-    values = np.concatenate(([start * changes[0]], changes[1:] - persistence * changes[:-1]))
-    weights = np.full(len(values), 1.0 - persistence)
-    weights[0] = start
-    drift = float(weights @ values / (weights @ weights))
-    errors = values - drift * weights
-    return len(values) * math.log(float(errors @ errors)) - 2.0 * math.log(start), drift
+def _profile(changes: Floats, persistences: Floats) -> tuple[Floats, Floats]:
+    """Return -2 log likelihood (but for a constant) and the best drift, for each persistence."""
+    starts = np.sqrt(1.0 - persistences * persistences)
+    values = np.empty((len(persistences), len(changes)))
+    values[:, 0] = starts * changes[0]
+    values[:, 1:] = changes[1:] - persistences[:, None] * changes[:-1]
+    weights = np.repeat(1.0 - persistences[:, None], len(changes), axis=1)
+    weights[:, 0] = starts
+    drifts = (weights * values).sum(axis=1) / (weights * weights).sum(axis=1)
+    errors = values - drifts[:, None] * weights
+    return len(changes) * np.log((errors * errors).sum(axis=1)) - 2.0 * np.log(starts), drifts
 
 
 def _damped(counts: Sequence[int], damping: Damping) -> Damping:
