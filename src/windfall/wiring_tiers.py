@@ -124,7 +124,7 @@ def load_program(request: ExecRequest) -> TierJob:
         raise Misuse(f"runtime paramserver {error}") from error
     sys.path.insert(0, request.cwd)
     try:
-        _check_program(job)
+        check_program(job)
     except (Exception, SystemExit) as error:
         # No coordinator hears of it, so it is written here.
         write_failure(request, failure_text(error))
@@ -172,7 +172,7 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         start_script, request.argv, request.cwd, _slots(request), job.partitions
     )
     if job.app:
-        program = partial(_open_application, request, job)
+        program = partial(open_application, job, request.cwd, _turn_gib(request))
     node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
     store = ObjectTierStore(open_store(request.url))
     ended = threading.Event()
@@ -263,19 +263,32 @@ def _show(machine: _TierMachineProgram, layout: ServerLayout, committed: Committ
     machine.status.show(RunStatus(Term(layout.coordinator), Step(committed.clock), saved, 1, training=True))
 
 
-def _open_application(request: ExecRequest, job: TierJob) -> TierApplication:
-    """Return the program of an application, for this machine.
+def turn_gib(memory_gib: float, slots: int) -> float:
+    """Return the memory that a machine has for each turn of those that it computes at once [GiB]."""
+    return memory_gib * (1.0 - _STORE_SHARE) / slots
+
+
+def _turn_gib(request: ExecRequest) -> float:
+    return turn_gib(request.memory_gib, _slots(request))
+
+
+def open_application(job: TierJob, folder: str, memory_gib: float) -> TierApplication:
+    """Return the program of an application.
+
+    Args:
+        job: what trains.
+        folder: of the user's code, in which it runs.
+        memory_gib: for each turn of those that compute at once [GiB]; 0 where it is not known.
 
     Raises:
         Misuse: the settings are not valid.
     """
-    if request.cwd not in sys.path:
-        sys.path.insert(0, request.cwd)
-    os.chdir(request.cwd)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    os.chdir(folder)
     program = importlib.import_module(job.app).program
     arguments: tuple[object, ...] = (dict(job.settings), job.partitions)
     if "machine" in inspect.signature(program).parameters:
-        memory_gib = request.memory_gib * (1.0 - _STORE_SHARE) / _slots(request)
         arguments = (*arguments, ProgramMachine(memory_gib, job.staleness))
     made: TierApplication = program(*arguments)
     return made
@@ -297,8 +310,12 @@ def start_script(argv: Sequence[str], folder: str, slots: int, partitions: int) 
     return ScriptProgram.start(argv, folder, environ, slots, partitions)
 
 
-def _check_program(job: TierJob) -> None:
-    """Import the program, so that what is missing is a sentence of this process."""
+def check_program(job: TierJob) -> None:
+    """Import the program, so that what is missing is a sentence of this process.
+
+    Raises:
+        Misuse: it is not there, or is none.
+    """
     if not job.app:
         return
     try:
@@ -348,7 +365,7 @@ def _watch_history(machine: _TierMachineProgram, store: ObjectTierStore, ended: 
     job = machine.job
     evaluate: Callable[[Values], float | None] = _no_loss
     if job.app:
-        evaluate = _open_application(machine.request, job).evaluate
+        evaluate = open_application(job, machine.request.cwd, _turn_gib(machine.request)).evaluate
     TierHistory(store, evaluate, machine.clock, ended.wait).watch(ended.is_set)
 
 
@@ -364,7 +381,7 @@ def _store_product(machine: _TierMachineProgram, store: ObjectTierStore, layout:
     values = joined_parts([store.load(part, layout.checkpoint) for part in range(job.parts)])
     with tempfile.TemporaryDirectory() as folder:
         if job.app:
-            application = _open_application(machine.request, job)
+            application = open_application(job, machine.request.cwd, _turn_gib(machine.request))
             loss = float(application.evaluate(values))
             application.write(values, Path(folder))
         else:

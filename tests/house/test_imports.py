@@ -159,6 +159,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "cli.executor_calls": (ANY, frozenset({"cloudpickle"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
     "drill": (ANY, frozenset({"rich", "cyclopts"})),
+    "drill.profile_cluster": (ANY, frozenset({"numpy", "ray"})),
+    "drill.profile_machine": (ANY, frozenset({"numpy"})),
     **dict.fromkeys(
         ("drill.watch", "drill.digest", "drill.torch_hooks", "drill.variables"), (IN_SCRIPT | {"drill"}, NONE)
     ),

@@ -22,6 +22,7 @@ from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
+from windfall.runtimes.turn_log import TurnLog
 from windfall.terms import Bytes, WallTime
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 from windfall.tier_status import TierStatus
@@ -112,7 +113,8 @@ class WatchedLoop(TierLoop):
 
     def __init__(self, cluster: ThreadCluster, member: TierMember) -> None:
         links = Links(cluster, member.about.name)
-        super().__init__(member, links, cluster.program, cluster, slots=cluster.slots, pace=cluster.pace)
+        log = cluster.turn_logs[member.about.name] = TurnLog()
+        super().__init__(member, links, cluster.program, cluster, slots=cluster.slots, pace=cluster.pace, turn_log=log)
         self.cluster = cluster
 
     async def answer(self, question: Question, sender: str) -> Answer:
@@ -133,6 +135,7 @@ class ThreadCluster(ObjectTierStore):
         question_bytes, answer_bytes: rows and values in them, by the machine that asks and the one that is asked, so far.
         statuses: all that were written.
         objects: in the store.
+        turn_logs: turns of each machine, by its name.
     """
 
     def __init__(
@@ -149,6 +152,7 @@ class ThreadCluster(ObjectTierStore):
         self.slots, self.pace = slots, pace
         self.program, self.settings = program, ServerSettings(staleness, back_up_every, clocks)
         self.machines: dict[str, TierLoop] = {}
+        self.turn_logs: dict[str, TurnLog] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.objects = WatchedStore()
         super().__init__(self.objects)

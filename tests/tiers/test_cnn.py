@@ -12,11 +12,9 @@ import pytest
 from tests.tiers.in_threads import DATA, played
 from tests.tiers.test_applications import Alone, all_transient_are_lost, computed_alone
 from windfall import wiring_tiers
-from windfall.agent.exec_request import ExecRequest
 from windfall.errors import Misuse
 from windfall.policies.layout.tier_rules import job_of
 from windfall.runtimes.tier_program import ProgramMachine
-from windfall.terms import RunOptions
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'windfall[torch]'")
 
@@ -248,11 +246,10 @@ def test_a_program_is_told_of_its_machine_if_it_asks_for_it(tmp_path: Path, monk
     (tmp_path / "plain.py").write_text("def program(settings, partitions): return settings, partitions")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    request = ExecRequest("", (), str(tmp_path), RunOptions(), "", cpus=2.0, memory_gib=10.0)
+    jobs = [job_of({"clocks": 5, "workers": 3, "staleness": "none", "app": app}) for app in ("asks", "plain")]
 
     made: list[Any] = [
-        wiring_tiers._open_application(request, job_of({"clocks": 5, "workers": 3, "staleness": "none", "app": app}))
-        for app in ("asks", "plain")
+        wiring_tiers.open_application(job, str(tmp_path), wiring_tiers.turn_gib(10.0, 2)) for job in jobs
     ]
 
     assert made == [({}, 3, ProgramMachine(4.0, None)), ({}, 3)]

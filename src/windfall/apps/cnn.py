@@ -149,6 +149,10 @@ class PictureClasses:
         loss.backward()
         return float(loss.detach())
 
+    def samples(self) -> int:
+        """Return the pictures of a turn on this machine; raises as `batch`."""
+        return self.batch(len(self._seen.classes) // self._data)
+
     def batch(self, pictures: int) -> int:
         """Return the batch of a turn on this machine, of a data partition that has a number of pictures.
 

@@ -85,6 +85,10 @@ class LogisticRegression:
         one = LabelledData(seen.features[:1], seen.classes[:1], seen.class_names, seen.origin)
         self.compute(one, 1, PracticeTable(self))
 
+    def samples(self) -> int:
+        """Return the observations of a turn."""
+        return min(self._batch, len(self._observed.classes) // self._data)
+
     def evaluate(self, values: Values) -> float:
         """Return the mean cross entropy over all observations."""
         scores = self._observed.features @ values[:-1] + values[-1]

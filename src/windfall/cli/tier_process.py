@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _run(request: ExecRequest, signals_fd: int, folder: str) -> int:
-    _check_ray()
+    check_ray()
     machine = importlib.import_module("windfall.wiring_tiers")
     try:
         job = machine.load_program(request)
@@ -86,7 +86,12 @@ def _run(request: ExecRequest, signals_fd: int, folder: str) -> int:
         return EXIT_FAILED
 
 
-def _check_ray() -> None:
+def check_ray() -> None:
+    """Check that Ray is here.
+
+    Raises:
+        Misuse: it is not, or is too old.
+    """
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:

@@ -71,6 +71,9 @@ def drill(
     store: OptionalUrl = None,
     link: Annotated[tuple[str, ...], Parameter(metavar="PATH")] = (),
     keep: Annotated[bool, Parameter(negative="")] = False,
+    profile: Annotated[bool, Parameter(negative="")] = False,
+    turns: int | None = None,
+    out: Path | None = None,
     set_: SetValues = (),
     state: StateFolder = None,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
@@ -81,9 +84,13 @@ def drill(
     the continuation, and the two with each other.  Names everything that was not restored.  Runs in copies of the code
     folder.  With a job file, `windfall plan` uses the measured costs.
 
+    With `--profile`, the training of a parameter server is measured instead, on small machines on this host: one of each type
+    alone, then clusters of 2, 4 and 7.  Shows the constants by which `windfall plan` predicts time and loss on any machines of
+    these types, and the block of the job file that holds them.
+
     Exit codes: 0, it resumes; 5, something was not restored; 1, the script cannot be drilled; 2, misuse.
 
-    Example: `windfall drill job.yaml`, or `windfall drill -- python train.py`
+    Example: `windfall drill job.yaml`, or `windfall drill -- python train.py`, or `windfall drill --profile job.yaml`
 
     Args:
         what: a job file, or a command after `--`.
@@ -94,6 +101,9 @@ def drill(
         link: a file or folder of the code folder that is not uploaded with the code (ignored by git, or large) and that
             the script only reads; the copies link to it.
         keep: keep the drill's folder: copies, traces, the script's output.
+        profile: measure a parameter server's training.
+        turns: of each cluster, with `--profile` (default: 300).
+        out: with `--profile`, a file for the block `profile` of the job file.
         set_: override a value of the job file: `--set envs.SIZE=small`.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object.
@@ -106,6 +116,10 @@ def drill(
     home = state or state_folder()
     subject = _subject(what, set_, home)
     filler = _filler(subject.code, _linked(subject.code, link))
+    if profile:
+        return _profile(subject, filler, home, limit_s, turns=turns, out=out, keep=keep, json_=json_)
+    if turns is not None or out is not None:
+        raise Misuse("--turns and --out are for --profile")
     with _exit_on_signals(), _folder(home, keep=keep) as folder:
         clock = SystemClock()
         until = clock.now() + limit_s
@@ -121,6 +135,42 @@ def drill(
         for line in lines(drilled):
             print(folded(line, screen.width))
     return EXIT_NOT_RESUMED if any(one.forgotten for one in drilled.findings) else EXIT_DONE
+
+
+def _profile(
+    subject: _DrillTarget,
+    filler: Callable[[Path], None],
+    home: Path,
+    limit_s: float,
+    *,
+    turns: int | None,
+    out: Path | None,
+    keep: bool,
+    json_: bool,
+) -> int:
+    if subject.draft is None:
+        raise Misuse("--profile measures the training of a parameter server: name its job file")
+    # Needs numpy, which a machine that drills a script need not have.
+    from windfall.drill import profile_drill, profile_report  # noqa: PLC0415
+
+    turns = profile_drill.TURNS if turns is None else turns
+    if turns < profile_drill.TURNS_MIN:
+        raise Misuse(f"--turns must be at least {profile_drill.TURNS_MIN}; more turns narrow the intervals")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Misuse(f"--out {out}: there is no folder {out.parent}")
+    job = subject.draft.job()
+    profile_drill.tiers_of(job)
+    with _exit_on_signals(), _folder(home, keep=keep) as folder, _progress(json_=json_) as show:
+        request = profile_drill.ProfileRequest(job, filler, subject.envs, turns, limit_s, home, folder)
+        found = profile_drill.profiled(request, show)
+    if out is not None:
+        profile_report.write(found, out)
+    if json_:
+        print(json.dumps(profile_report.as_json(found)))
+    else:
+        for line in profile_report.lines(found):
+            print(line)
+    return EXIT_DONE
 
 
 # ---------------------------------------------------------------------------------------------------------- the subject

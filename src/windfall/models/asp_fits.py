@@ -366,8 +366,8 @@ def _with_intervals(best: Any, *, heterogeneity: bool, common_start: bool) -> Lo
         # The start is the sum of two unknowns: its variance needs their covariance too.
         values[0], change[0, 3] = x[0] + x[3], 1.0
     free = np.arange(size - 1 if unseen else size)
-    covariance = change[:, free] @ _covariance(best.jac[:, free], best.fun) @ change[:, free].T
-    errors = np.sqrt(np.diag(covariance)) * stats.t.ppf(0.5 + LEVEL / 2.0, len(best.fun) - size)
+    spread = change[:, free] @ covariance(best.jac[:, free], best.fun) @ change[:, free].T
+    errors = np.sqrt(np.diag(spread)) * stats.t.ppf(0.5 + LEVEL / 2.0, len(best.fun) - size)
     fitted = [_around(value, error) for value, error in zip(values, errors, strict=True)]
     if unseen:
         fitted[4] = FittedConstant(fitted[4].value, 0.0, math.inf)
@@ -381,7 +381,7 @@ def _with_intervals(best: Any, *, heterogeneity: bool, common_start: bool) -> Lo
     )
 
 
-def _covariance(jacobian: Floats, residuals: Floats) -> Floats:
+def covariance(jacobian: Floats, residuals: Floats) -> Floats:
     """Return the covariance at an optimum, infinite if it is singular (White, Econometrica 48, 1980)."""
     # Scaled before it is inverted: the constants are of very different sizes.
     scale = np.sqrt((jacobian**2).sum(axis=0))

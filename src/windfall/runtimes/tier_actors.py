@@ -31,6 +31,7 @@ from windfall.runtimes.tier_program import TierProgram
 from windfall.runtimes.tier_script import ScriptProgram
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.runtimes.tier_store import ObjectTierStore, StoredLog
+from windfall.runtimes.turn_log import TurnLog
 from windfall.storage.object_stores import open_store
 from windfall.structs import Struct, replace
 from windfall.terms import WallTime
@@ -169,6 +170,10 @@ class CoordinatorActor:
         """Return the newest layout."""
         return (await self._loop()).coordinator.layout
 
+    async def rest(self) -> None:
+        """Let training rest after a checkpoint of the newest clock."""
+        (await self._loop()).coordinator.stop()
+
     async def committed(self) -> CommittedClock:
         """Return the clock that all backups have."""
         return (await self._loop()).coordinator.committed()
@@ -247,6 +252,7 @@ class MachineActor:
         program: returns what computes.
         slots: data partitions that compute at once.
         limits: of a small machine on a large one.
+        turn_log: where turns are noted; None: nowhere.
     """
 
     def __init__(
@@ -258,9 +264,10 @@ class MachineActor:
         slots: int,
         *,
         limits: MachineLimits = UNLIMITED,
+        turn_log: TurnLog | None = None,
     ) -> None:
         self._machine, self._training, self._layout = machine, training, layout
-        self._make, self._slots, self._limits = program, slots, limits
+        self._make, self._slots, self._limits, self._turn_log = program, slots, limits, turn_log
         self._begun = asyncio.Event()
         self._begun_loop: TierLoop | None = None
 
@@ -279,7 +286,14 @@ class MachineActor:
             member = TierMember(self._machine, self._layout, training.settings)
             links, store = RayLinks(self._machine.name, training.pace), ObjectTierStore(open_store(training.store))
             self._begun_loop = TierLoop(
-                member, links, program, store, slots=slots, pace=training.pace, limits=self._limits
+                member,
+                links,
+                program,
+                store,
+                slots=slots,
+                pace=training.pace,
+                limits=self._limits,
+                turn_log=self._turn_log,
             )
             self._begun.set()
             await self._begun_loop.run()

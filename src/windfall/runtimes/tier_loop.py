@@ -38,6 +38,7 @@ from windfall.runtimes.tier_messages import (
 )
 from windfall.runtimes.tier_pace import USUAL, TierPace, through_outages
 from windfall.runtimes.tier_program import PushedRows, TierProgram, TurnGivenUp
+from windfall.runtimes.turn_log import TurnLog
 from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierReport
 
 REPORTS_MAX = 10
@@ -100,6 +101,7 @@ class TierLoop:
         slots: data partitions that compute at once.
         pace: how often it does what.
         limits: of a small machine on a large one.
+        turn_log: where turns are noted; None: nowhere.
     """
 
     def __init__(
@@ -112,8 +114,9 @@ class TierLoop:
         slots: int = 1,
         pace: TierPace = USUAL,
         limits: MachineLimits = UNLIMITED,
+        turn_log: TurnLog | None = None,
     ) -> None:
-        self.limits, self._link = limits, LimitedLink(limits.link_bytes_per_s)
+        self.limits, self._link, self._turn_log = limits, LimitedLink(limits.link_bytes_per_s), turn_log
         self.member, self.links, self.program, self.store, self.pace = member, links, program, store, pace
         self.table = TableRows(program.rows, len(member.server.layout.parts))
         self.over = self._ended = False
@@ -231,9 +234,18 @@ class TierLoop:
             await asyncio.sleep(self.pace.retry_s)
             return
         self.member.counts.message(payload_bytes(answer), payload_bytes(question), here=here)
+        turns = self.member.counts.now.turns
         self.member.take(question, answer)
+        if self._turn_log is not None and self.member.counts.now.turns > turns:
+            self._note_turn(self._turn_log, question)
         if isinstance(answer, Refused) or (isinstance(answer, PushTaken) and answer.answer is PushAnswer.EARLY):
             await asyncio.sleep(self.pace.retry_s)
+
+    def _note_turn(self, log: TurnLog, question: Question) -> None:
+        assert isinstance(question, SealPush), "a turn ends with its last seal"
+        push, now_s = question.push, asyncio.get_running_loop().time()
+        clock, loss = self.member.worker.losses().get(push.data, (0, 0.0))
+        log.add(push.data, now_s, self.member.counts.now, loss if clock == push.clock else None)
 
     async def _asked(self, target: str, question: Question) -> Answer:
         await self._link.send(payload_bytes(question))

@@ -116,7 +116,7 @@ class TierNode:
         deadline = self._clock.now() + CONNECT_MAX_S
         if not self._place.leads:
             self._await_head(deadline)
-        self._node = _start_ray(self._place)
+        self._node = start_ray(self._place)
         while True:
             try:
                 ray.init(
@@ -251,7 +251,8 @@ class TierNode:
         return ray.remote(actor).options(name=name, num_cpus=0, max_concurrency=CALLS_MAX, scheduling_strategy=here)
 
 
-def _start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
+def start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
+    """Start a machine's node of Ray; it ends, with all that it started, on SIGTERM."""
     host, _, port = place.head.rpartition(":")
     where = ["--head", f"--port={port}", "--include-dashboard=false"] if place.leads else [f"--address={host}:{port}"]
     argv = [

@@ -78,7 +78,8 @@ class TierApplication(TierProgram, Protocol):
     """A program of an application (`apps`), which a module's `program(settings, partitions)` returns.
 
     It may also have `warm_up()`, without arguments: what only the first turn of a process would need, such as compiling.
-    A machine calls it before it joins, so that no other waits for it.
+    A machine calls it before it joins, so that no other waits for it.  It may have `samples()`, also
+    without arguments, which returns how many a turn trains on; a profile counts 1 for one that has none.
     """
 
     def evaluate(self, values: Values) -> float:

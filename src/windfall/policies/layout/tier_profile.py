@@ -58,6 +58,23 @@ def model_of(profile: object, name: str = "job") -> AspModel:
         raise Misuse(f"predicts nothing: {error}") from error
 
 
+def block_of(model: AspModel) -> dict[str, dict[str, Any]]:
+    """Return the setting's value for a model, its numbers with six digits: what `model_of` makes the model of again.
+
+    Raises:
+        Misuse: the model is none that a profile has.
+    """
+    load, platform = model.workload, model.platform
+    found: dict[str, dict[str, Any]] = {
+        "workload": {key: _short(getattr(load, key)) for key in (*_WORKLOAD, *_LOSS_FORMS)},
+        "platform": {key: _short(getattr(platform, key)) for key in (*_PLATFORM, "servers", "margin")},
+        "workers": {one.name: {key: _short(getattr(one, key)) for key in (*_WORKER, "gpus")} for one in model.types},
+    }
+    found["workload"] = {key: value for key, value in found["workload"].items() if value is not None}
+    model_of(found, load.name)
+    return found
+
+
 def problem(profile: object) -> str | None:
     """Return what is wrong with a profile, in words that follow `profile`; None if nothing is."""
     try:
@@ -89,6 +106,10 @@ def _numbers(value: object, place: str, needed: tuple[str, ...], others: tuple[s
         if isinstance(one, bool) or not isinstance(one, int if whole else int | float):
             raise Misuse(f"has {place[1:]}.{key} {one!r}: write a {'whole number' if whole else 'number'}")
     return found
+
+
+def _short(value: float | None) -> float | None:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _number(value: object) -> Any:
