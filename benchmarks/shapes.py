@@ -1,7 +1,8 @@
 """Plans of shapes for machines that come and go: the fast programme beside all pairs, and survivors beside draws.
 
 The costs are Windfall's own for a drawn model of N + 1 layers and every shape of up to N machines: 645 for 128 machines, 3,280
-for 512.  Look-ahead is 12 intervals of 60 s, with machines lost and gained on the way.
+for 512.  Look-ahead is 12 intervals of 60 s, with machines lost and gained on the way.  Times are of the processor, so that
+other programs count little.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from windfall.policies.shapes.liveput import LiveputPlan, LiveputView, Programme
 
 AHEAD, INTERVAL_S, SEED = 12, 60.0, 18
 SHARE_OF_PAIRS, SHARE_OF_INTERVAL, SHARE_OF_DRAWS = 0.2, 0.01, 0.01
-DRAWS, ERRORS_MAX, TIMES = 100_000, 4.0, 20
+DRAWS, ERRORS_MAX, TIMES, REPEATS = 100_000, 4.0, 20, 5
 DRAWN_SHAPE, DRAWN_MACHINES, DRAWN_LOST = Shape(8, 15), 128, 8
 
 
@@ -72,9 +73,13 @@ def view(machines: int) -> LiveputView:
 
 
 def timed(costs: BoundedCosts, machines: int, programme: Programme) -> tuple[float, LiveputPlan]:
-    began = time.process_time()
-    found = plan(view(machines), costs, programme)
-    return time.process_time() - began, found
+    """The least processor time of some plans, as other programs on the machine can only add to it."""
+    taken_s = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        found = plan(view(machines), costs, programme)
+        taken_s.append(time.process_time() - began)
+    return min(taken_s), found
 
 
 def shapes_pairs() -> Benchmark:
@@ -104,9 +109,9 @@ def shapes_replan() -> Benchmark:
 
     def ours() -> float:
         costs = BoundedCosts(*model(512))
-        began = time.perf_counter()
+        began = time.process_time()
         plan(view(512), costs, Programme.ONE_MAXIMUM)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     return Benchmark(
         name="liveput, 512 machines vs 1/100 interval",
@@ -130,15 +135,16 @@ def shapes_survivors() -> Benchmark:
         return (time.process_time() - began) / TIMES
 
     def drawn() -> float:
-        began = time.process_time()
-        groups = [DRAWN_SHAPE.pipelines] * DRAWN_SHAPE.stages + [DRAWN_MACHINES - DRAWN_SHAPE.machines]
-        gone = rng.multivariate_hypergeometric(groups, DRAWN_LOST, DRAWS)
-        least = DRAWN_SHAPE.pipelines - gone[:, :-1].max(axis=1)
-        taken_s = time.process_time() - began
+        groups, taken_s = [DRAWN_SHAPE.pipelines] * DRAWN_SHAPE.stages + [DRAWN_MACHINES - DRAWN_SHAPE.machines], []
+        for _ in range(REPEATS):
+            began = time.process_time()
+            gone = rng.multivariate_hypergeometric(groups, DRAWN_LOST, DRAWS)
+            least = DRAWN_SHAPE.pipelines - gone[:, :-1].max(axis=1)
+            taken_s.append(time.process_time() - began)
         for kept, chance in enumerate(replicas_left(DRAWN_SHAPE, DRAWN_MACHINES, DRAWN_LOST)):
             error = math.sqrt(chance * (1.0 - chance) / DRAWS)
             assert abs((least >= kept).mean() - chance) <= ERRORS_MAX * error + 1e-12, (kept, chance)
-        return taken_s
+        return min(taken_s)
 
     return Benchmark(
         name="survivors, exact vs 100,000 draws",

@@ -195,6 +195,7 @@ def test_one_policy_for_all_models_trains_what_the_best_published_one_does(name:
 
 
 @needs_tables
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name", ["GPT-3", pytest.param("GPT-2", marks=pytest.mark.slow), "BERT", "ResNet-152", "VGG-19"]
 )

@@ -26,6 +26,7 @@ Source: Parcae (NSDI 2024), its public program (commit efedee7e); the measured t
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -196,24 +197,25 @@ class MigrationTimes(Struct, frozen=True):
 
     def lacking(self, old: int, new: int) -> Floats:
         """Return the parameters of each new stage that a machine of each old stage lacks, by (new, old)."""
-        was, will = self.cut(old), self.cut(new)
-        return np.array(
-            [
-                [
-                    sum(
-                        self.parameters[layer]
-                        for layer in range(will[j], will[j + 1])
-                        if not was[s] <= layer < was[s + 1]
-                    )
-                    for s in range(old)
-                ]
-                for j in range(new)
-            ],
-            np.float64,
-        ).reshape(new, old)
+        return _lacking(self.parameters, self.cut(old), self.cut(new))
 
     def placed_s(self, lacked: Sequence[float]) -> float:
         """Return how long the new stages' missing parameters take, by the switch [s]."""
         if self.every_stage:
             return self.state_s(sum(lacked))
         return self.state_s(lacked[-1] if lacked else 0.0)
+
+
+@functools.cache
+def _lacking(parameters: tuple[float, ...], was: tuple[int, ...], will: tuple[int, ...]) -> Floats:
+    """Return what is lacked; each number is a sum in the order of the layers, so that equal ones are equal to the last bit."""
+    return np.array(
+        [
+            [
+                sum(parameters[layer] for layer in range(*new) if not old[0] <= layer < old[1])
+                for old in itertools.pairwise(was)
+            ]
+            for new in itertools.pairwise(will)
+        ],
+        np.float64,
+    ).reshape(len(will) - 1, len(was) - 1)
