@@ -17,11 +17,10 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-BUSY_MAX = 0.8
-"""Share of the cores above which a round is void."""
+from windfall.drill.busy_cores import BusyCores
+
 LIMIT_S = 120.0
 RATINGS, USERS, ITEMS, RANK = 1_500_000, 8000, 400, 32
 """Matrix factorisation: 1 MB of users' factors, of which each data partition has its own, and 50 KB of items'."""
@@ -50,14 +49,14 @@ class SmallMachines:
 
     Attributes:
         clocks: when each clock was first seen as committed [s].
-        busy: pairs of an instant and the share of the cores that was busy since the one before, with work of usual priority.
+        cores: how busy they are.
     """
 
     def __init__(
         self, names: list[str], parts: int, data: int, *, folder: str = "", found_within_s: float = 5.0
     ) -> None:
         self.folder = folder or tempfile.mkdtemp(prefix="windfall-small-")
-        self.names, self.clocks, self.busy = names, {}, []
+        self.names, self.clocks = names, {}
         self._events: dict[str, queue.Queue[str]] = {name: queue.Queue() for name in names}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -69,7 +68,6 @@ class SmallMachines:
             "secret": "small machines", "found_within_s": found_within_s,
             "reliable": sum(name.startswith("r") for name in names),
         }  # fmt: skip
-        self._ended = threading.Event()
         self._processes = {}
         for order, name in enumerate(names):
             about = {**common, "name": name, "host": hosts[name], "leads": order == 0, "order": order}
@@ -79,7 +77,7 @@ class SmallMachines:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
             threading.Thread(target=self._hear, args=(name,), daemon=True).start()
-        threading.Thread(target=self._watch_cores, daemon=True).start()
+        self.cores = BusyCores()
 
     def await_event(self, event: str, *names: str) -> None:
         """Wait until machines have said so."""
@@ -152,13 +150,12 @@ class SmallMachines:
         for clock in range(first, last + 1):
             since_s, until_s = self.clocks.get(clock - 1), self.clocks.get(clock)
             if since_s is not None and until_s is not None:
-                shares = [share for at_s, share in self.busy if since_s < at_s <= until_s + 0.1]
-                found = max(found, sum(shares) / len(shares) if shares else 0.0)
+                found = max(found, self.cores.between(since_s, until_s))
         return found
 
     def end(self, *, keep: bool = False) -> None:
         """End all processes; the store is removed too unless it is kept."""
-        self._ended.set()
+        self.cores.end()
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -176,17 +173,3 @@ class SmallMachines:
                 self.clocks.setdefault(int(rest[0]), float(rest[1]))
             else:
                 self._events[name].put(word)
-
-    def _watch_cores(self) -> None:
-        before = _ticks()
-        while not self._ended.wait(0.1):
-            now = _ticks()
-            if now[1] > before[1]:
-                self.busy.append((time.monotonic(), (now[0] - before[0]) / (now[1] - before[1])))
-            before = now
-
-
-def _ticks() -> tuple[int, int]:
-    """Return for how long the cores have been busy with work of usual priority, and for how long there have been."""
-    user, nice, system, idle, waiting, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
-    return user + system + sum(rest), user + nice + system + idle + waiting + sum(rest)

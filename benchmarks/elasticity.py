@@ -23,8 +23,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks._small_machines import BUSY_MAX, SmallMachines
+from benchmarks._small_machines import SmallMachines
 from benchmarks.harness import Benchmark
+from windfall.drill.busy_cores import BUSY_MAX
 
 RELIABLE, TRANSIENT = ("r1", "r2"), ("t1", "t2", "t3", "t4")
 PARTS, DATA = 6, 12

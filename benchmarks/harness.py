@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 SPREAD_MAX = 0.15
-"""Where the yardstick itself spreads further, by its quartiles over its median, nothing can be said."""
+"""Where the yardstick itself spreads further, by its quartiles over its median, nothing can be said; pairs may differ."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Benchmark:
         unit: of both measurements, for people.
         rounds: how many pairs; one more goes before them and is thrown away.
         close: ends what the pair needed.
+        spread_max: where the yardstick itself spreads further, by its quartiles over its median, nothing can be said.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Benchmark:
     unit: str
     rounds: int = 7
     close: Callable[[], None] = lambda: None
+    spread_max: float = SPREAD_MAX
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def judge(benchmark: Benchmark, pairs: list[tuple[float, float]]) -> Outcome:
     kept = ratio <= benchmark.target if benchmark.at_most else ratio >= benchmark.target
     return Outcome(
         name=benchmark.name,
-        verdict="not comparable" if spread > SPREAD_MAX else "ok" if kept else "MISS",
+        verdict="not comparable" if spread > benchmark.spread_max else "ok" if kept else "MISS",
         ratio=ratio,
         ratio_low=low,
         ratio_high=high,

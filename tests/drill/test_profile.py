@@ -297,7 +297,6 @@ def test_a_profile_of_real_machines_is_a_job_file_that_plans(tmp_path: Path) -> 
     planned = subprocess.run(
         [*command, "plan", "planned.yaml", *state], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    subprocess.run([*command, "controller", "stop", *state], cwd=tmp_path, capture_output=True, check=False)
     assert planned.returncode == EXIT_DONE, planned.stderr
     assert "turns" in planned.stdout
     assert not [name for name in os.listdir("/proc") if name.isdigit() and str(tmp_path) in _line(name)], (

@@ -35,13 +35,16 @@ from windfall.runtimes.tier_node import TierNodePlace, start_ray
 from windfall.runtimes.tier_pace import TierPace
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.storage.object_stores import folder_url
+from windfall.structs import replace
 from windfall.terms import Seconds
 from windfall.tier_layout import TierMachine
 
-START_WITHIN_S = 180.0
+START_WITHIN_S = 300.0
 """How long the nodes of Ray may take to start."""
 STARTED_AT_ONCE = 3
 """Nodes that start beside one another: more keep the cores of a host so busy that Ray takes its head for dead."""
+RESTARTS_MAX = 5
+"""How often a node that ended is started again, in all."""
 END_WITHIN_S = 60.0
 """How long a training may take to rest."""
 CLOCKS = 1_000_000
@@ -67,7 +70,9 @@ class ProfileCluster:
     def __init__(self, reliable: int, workers: int, folder: Path, clock: Clock) -> None:
         self._folder, self._clock, self._trained = folder, clock, 0
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._places: list[TierNodePlace] = []
         self._folders: list[str] = []
+        self._restarts_left = RESTARTS_MAX
         self._cores = BusyCores()
         try:
             self._start(reliable + workers)
@@ -154,7 +159,7 @@ class ProfileCluster:
                 node.wait(10.0)
             except subprocess.TimeoutExpired:
                 node.kill()
-        for folder in self._folders:
+        for folder in (*self._folders, *(place.folder for place in self._places)):
             shutil.rmtree(folder, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------------------------- inside
@@ -167,9 +172,8 @@ class ProfileCluster:
         self._hosts = [f"127.{base}.{os.getpid() % 250}.{place + 1}" for place in range(machines)]
         head, until = f"{self._hosts[0]}:{port}", self._clock.now() + START_WITHIN_S
         for place, host in enumerate(self._hosts):
-            self._folders.append(short_folder())
-            node = TierNodePlace(head, place == 0, host, self._folders[-1], _STORE_BYTES, 1, UNLIMITED)
-            self._nodes.append(start_ray(node))
+            self._places.append(TierNodePlace(head, place == 0, host, short_folder(), _STORE_BYTES, 1, UNLIMITED))
+            self._nodes.append(start_ray(self._places[place]))
             if place == 0:
                 self._until(until, lambda: _answers(self._hosts[0], port))
                 self._until(until, lambda: _joined(head, self._hosts[0]))
@@ -178,11 +182,33 @@ class ProfileCluster:
 
     def _until(self, until: float, condition: Callable[[], bool]) -> None:
         while not condition():
-            ended = next((node.returncode for node in self._nodes if node.poll() is not None), None)
-            if ended is not None or self._clock.now() > until:
-                reason = f"ended with exit code {ended}" if ended is not None else f"not up after {START_WITHIN_S:g} s"
-                raise RunFailed(f"small machines for the profile cannot be started: a node of Ray is {reason}")
+            self._restart_ended()
+            if self._clock.now() > until:
+                raise RunFailed(
+                    f"small machines for the profile cannot be started: Ray's nodes are not up after {START_WITHIN_S:g} s"
+                )
             self._clock.sleep(_LOOK_S)
+
+    def _restart_ended(self) -> None:
+        """Start nodes again that have ended: on a busy host Ray gives some up.
+
+        Raises:
+            RunFailed: it was the head, or too many.
+        """
+        for number, node in enumerate(self._nodes):
+            if node.poll() is None:
+                continue
+            place = self._places[number]
+            if place.leads or not self._restarts_left:
+                says = Path(place.folder, "start.log").read_text(errors="replace").strip().rpartition("\n")[2]
+                raise RunFailed(
+                    f"small machines for the profile cannot be started: a node of Ray ended with exit code {node.returncode}: "
+                    f"{says}"
+                )
+            self._restarts_left -= 1
+            self._folders.append(place.folder)
+            self._places[number] = replace(place, folder=short_folder())
+            self._nodes[number] = start_ray(self._places[number])
 
     def _ids(self) -> dict[str, str]:
         return {one["NodeManagerAddress"]: one["NodeID"] for one in ray.nodes() if one["Alive"]}

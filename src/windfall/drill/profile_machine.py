@@ -7,6 +7,7 @@ are there.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,9 @@ class ProfiledMachine:
         key = (size.kind, memory_gib)
         if key not in self._made:
             os.environ.update(program.environ)
+            if program.folder not in sys.path:
+                sys.path.insert(0, program.folder)
+            wiring_tiers.check_program(program.job)
             self._made[key] = wiring_tiers.open_application(program.job, program.folder, memory_gib)
         return self._made[key]
 
