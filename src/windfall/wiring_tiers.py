@@ -164,7 +164,7 @@ def run_machine(request: ExecRequest, job: TierJob, signals_fd: int, folder: str
 def _trained(machine: _TierMachineProgram, folder: str) -> int:
     request, job, body = machine.request, machine.job, dict(machine.assignment.body)
     leads = bool(body[tier_rules.LEADS])
-    place = _place(request, body, folder)
+    place = _place(request, job.ray, body, folder)
     name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
     about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
     training = _training(request, job, body.get(tier_rules.LOSS))
@@ -339,13 +339,14 @@ def check_program(job: TierJob) -> None:
         )
 
 
-def _place(request: ExecRequest, body: Mapping[str, Any], folder: str) -> TierNodePlace:
+def _place(request: ExecRequest, given: str, body: Mapping[str, Any], folder: str) -> TierNodePlace:
     head_host, own_host = (_host(str(body[key])) for key in (tier_rules.HEAD, tier_rules.ADDRESS))
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
     limits = MachineLimits(request.kernel_speed, request.link_bytes_per_s or math.inf)
-    return TierNodePlace(head, bool(body[tier_rules.LEADS]), own_host, folder, store_bytes, _slots(request), limits)
+    leads, slots = bool(body[tier_rules.LEADS]), _slots(request)
+    return TierNodePlace(given or head, leads, own_host, folder, store_bytes, slots, limits, given=bool(given))
 
 
 def _host(address: str) -> str:

@@ -247,6 +247,9 @@ PARAMSERVER = (
     _tiers("app-a-list", 10, "app: [mf]", "has app ['mf']", "app: windfall.apps.mf", others=NO_APP),
     _tiers("app-a-file", 10, "app: train.py", "has app 'train.py': write the name of a module", others=NO_APP),
     _tiers("app-a-command", 10, "app: mf; date", "has app 'mf; date'", others=NO_APP),
+    _tiers("ray-without-port", 10, "ray: head.lab", "has ray 'head.lab': write host:port", "10.0.0.5:6379"),
+    _tiers("ray-a-url", 10, "ray: ray://head.lab:10001", "has ray 'ray://head.lab:10001': write host:port"),
+    _tiers("ray-port-too-large", 10, "ray: head.lab:65536", "has ray 'head.lab:65536': write host:port"),
     _tiers("app-empty", 10, "app: ''", "has app '': write the name of a module", others=NO_APP),
     _bad(
         "tiers-without-clocks",

@@ -156,6 +156,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "wiring_items": (ANY, ANY),
     "wiring_tiers": (ANY, ANY),
     "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
+    "cli.ray_probe": (NONE, frozenset({"ray"})),
     "cli.executor_calls": (ANY, frozenset({"cloudpickle"})),
     "cli": (ANY, frozenset({"rich", "cyclopts"})),
     "drill": (ANY, frozenset({"rich", "cyclopts"})),

@@ -57,10 +57,11 @@ def plan(
         json_: print one JSON object.
     """
     with for_jobs():
-        from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, job_submit, ray_cluster  # noqa: PLC0415 - their packages are an extra
     folder = state or state_folder()
     options = job_submit.ObjectiveOptions(budget, deadline, loss)
     draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
+    ray_cluster.check_cluster(draft.file)
     draft = job_submit.with_history(draft, limit=None, again=False)
     if draft.is_done:
         _log("all items are done: nothing to plan")
@@ -119,11 +120,12 @@ def run(
         json_: print one JSON object per line.
     """
     with for_jobs():
-        from windfall.cli import client, job_submit  # noqa: PLC0415 - their packages are an extra
+        from windfall.cli import client, job_submit, ray_cluster  # noqa: PLC0415 - their packages are an extra
         from windfall.cli.follow import follow  # noqa: PLC0415
     folder = state or state_folder()
     options = job_submit.ObjectiveOptions(budget, deadline, loss)
     draft = job_submit.read(job_file, set_, inject, folder, options=options, pack=True)
+    ray_cluster.check_cluster(draft.file)
     draft = job_submit.with_history(draft, limit=limit, again=again)
     if draft.is_done:
         _log("all items are done: nothing to run")

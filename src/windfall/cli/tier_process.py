@@ -22,7 +22,7 @@ from windfall.linux import processes
 from windfall.policies.policy_registry import PARAMSERVER
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.python_programs import program
-from windfall.wire.ray_environment import ray_environment
+from windfall.wire.ray_environment import given_environment, ray_environment
 
 RAY_MIN = (2, 50)
 """The oldest version of Ray with which this is tested."""
@@ -48,7 +48,8 @@ def main() -> int:
             raise Misuse(
                 f"{PEERS_TOKEN} is not set: a controller starts a parameter server's machines; use windfall run JOB"
             )
-        os.environ.update(ray_environment(secret))
+        given = request.settings.get("ray")
+        os.environ.update(given_environment(os.environ) if given else ray_environment(secret))
         _clean_up()
         folder = _new_folder()
         try:

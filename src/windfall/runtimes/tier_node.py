@@ -6,6 +6,7 @@ one; the coordinator alone is started again in its place, since machines compute
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -47,7 +48,8 @@ class TierNodePlace(Struct, frozen=True):
 
     Attributes:
         head: host:port of Ray's head.
-        leads: the head is here.
+        leads: the coordinator is here, and the head, unless it is given.
+        given: the cluster is another's: its head is neither started nor stopped here.
         host: this machine's own, by which the cluster knows it.
         folder: Ray's own; its path is short, since sockets are in it.
         store_bytes: memory for messages that are on their way [B].
@@ -62,6 +64,12 @@ class TierNodePlace(Struct, frozen=True):
     store_bytes: int
     slots: int
     limits: MachineLimits = UNLIMITED
+    given: bool = False
+
+    @property
+    def starts_head(self) -> bool:
+        """Whether Ray's head is this machine's to start."""
+        return self.leads and not self.given
 
 
 class TierNodePorts(Struct, frozen=True):
@@ -114,7 +122,7 @@ class TierNode:
             NodeLost: the head does not answer.
         """
         deadline = self._clock.now() + CONNECT_MAX_S
-        if not self._place.leads:
+        if not self._place.starts_head:
             self._await_head(deadline)
         self._node = start_ray(self._place)
         while True:
@@ -122,7 +130,7 @@ class TierNode:
                 ray.init(
                     address=self._place.head,
                     _node_ip_address=self._place.host,
-                    namespace="windfall",
+                    namespace=namespace_of(self._training.store),
                     log_to_driver=False,
                     logging_level="ERROR",
                 )
@@ -251,10 +259,17 @@ class TierNode:
         return ray.remote(actor).options(name=name, num_cpus=0, max_concurrency=CALLS_MAX, scheduling_strategy=here)
 
 
+def namespace_of(url: str) -> str:
+    """Return the Ray namespace of a run: actors of others have the same names, and may be in the same cluster."""
+    return f"windfall-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+
 def start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     """Start a machine's node of Ray; it ends, with all that it started, on SIGTERM."""
     host, _, port = place.head.rpartition(":")
-    where = ["--head", f"--port={port}", "--include-dashboard=false"] if place.leads else [f"--address={host}:{port}"]
+    where = (
+        ["--head", f"--port={port}", "--include-dashboard=false"] if place.starts_head else [f"--address={host}:{port}"]
+    )
     argv = [
         *program("ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *where,

@@ -25,6 +25,18 @@ CLUSTER: Mapping[str, str] = MappingProxyType(
 )
 
 
+TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
+
+
+def given_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return Ray's variables for machines that join a cluster that is there.
+
+    Args:
+        environ: of the job, with the cluster's token, if it has one.
+    """
+    return {**CLUSTER, MODE: "token" if environ.get(TOKEN) else "disabled"}
+
+
 def ray_environment(secret: str) -> dict[str, str]:
     """Return Ray's variables for machines that share a secret; the token does not tell the secret."""
     return {**CLUSTER, "RAY_AUTH_TOKEN": hashlib.sha256(f"ray {secret}".encode()).hexdigest()}

@@ -37,6 +37,7 @@ WORKERS_MAX = 1000
 SAVE_EVERY = 100
 """Clocks from one checkpoint in the store to the next, by default."""
 _RANGE = re.compile(r"(\d{1,5})\s*(?:\.\.\s*(\d{1,5}))?")
+_ADDRESS = re.compile(r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(\d{1,5})", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _KEYS = (
     "workers",
@@ -48,6 +49,7 @@ _KEYS = (
     "servers",
     "app",
     "settings",
+    "ray",
     tier_profile.PROFILE,
 )
 _SAVED = (
@@ -86,6 +88,7 @@ class TierJob(Struct, frozen=True):
         app: module of the program; empty if the job's command is a script that imports `windfall.paramserver`.
         settings: of the program.
         servers: `tiers`, or `reliable`: reliable machines serve and compute nothing while there are workers.
+        ray: host:port of a Ray cluster that is there, and which machines join; empty: they form one of their own.
     """
 
     workers_min: int
@@ -98,6 +101,7 @@ class TierJob(Struct, frozen=True):
     app: str
     settings: Mapping[str, Any]
     servers: str = TIERS
+    ray: str = ""
 
     @property
     def parts(self) -> int:
@@ -148,7 +152,18 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
         app,
         given,
         servers,
+        _address(settings),
     )
+
+
+def _address(settings: Mapping[str, Any]) -> str:
+    value = settings.get("ray", "")
+    found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if "ray" in settings and (found is None or not 0 < int(found[3]) < 1 << 16):
+        raise BadSetting(
+            "ray", f"has ray {value!r}: write host:port of the head of your Ray cluster, for example 10.0.0.5:6379"
+        )
+    return str(value)
 
 
 def _workers(value: object) -> tuple[int, int]:
