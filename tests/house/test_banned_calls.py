@@ -36,6 +36,7 @@ HARMLESS = frozenset({"random.Random", "numpy.random.Generator", "time.gmtime", 
 ALLOWED: dict[tuple[str, str], str] = {
     ("lab/spotdnn_simulated.py", "numpy.random.default_rng"): "a simulated cluster, by a seed",
     ("lab/proteus_runs.py", "numpy.random.default_rng"): "starts of jobs and resamples of blocks, by a seed",
+    ("lab/parcae_elsewhere.py", "numpy.random.default_rng"): "resamples of blocks, by a seed",
     ("lab/deadlines*.py", "numpy.random.default_rng"): "starts of jobs and start-up times, by a seed",
     ("models/parameter_space.py", "numpy.random.default_rng"): "samples of a parameter space, by a seed",
     ("models/asp_turn_fits.py", "numpy.random.default_rng"): "resamples of blocks, by a seed",

@@ -9,17 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.migration_examples import example, speeds
 from tests.papers.reference import FOLDER, published
 from windfall.cli.main import main
 from windfall.errors import Misuse
 from windfall.lab import parcae
 from windfall.lab import parcae_published as paper
+from windfall.lab import parcae_replay as replay
 from windfall.lab import parcae_tables as tables
 from windfall.lab.published_rows import Options, PublishedRow, RowVerdict, replicated
 from windfall.models import count_forecasts as forecasts
 from windfall.models.migration_costs import migration_cost
 from windfall.models.migrations import even_cut
+from windfall.models.shape_costs import PublishedCosts
 from windfall.models.shapes import Shape
+from windfall.structs import replace
 
 TABLES = FOLDER / "parcae"
 needs_tables = pytest.mark.skipif(not TABLES.is_dir(), reason="Parcae's measured tables are not beside this checkout")
@@ -173,6 +177,35 @@ def test_scores_are_the_published_ones_and_last_value_is_better() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- the simulator
+
+
+def test_a_change_longer_than_an_interval_takes_the_rest_from_the_next() -> None:
+    """90 s of a start: nothing in the first minute, 30 s in the second; a change before it is paid costs a restart more."""
+    times = example(every_stage=True)
+    started_s = times.restart_s(Shape(1, 1), adding=True) + times.state_s(18e6)
+    slow = replace(times, rendezvous_s=times.rendezvous_s + 90.0 - started_s)
+    costs, rate = PublishedCosts(slow, speeds(2)), speeds(2).rate
+    staying = replay.play((1, 1, 1), costs, lambda seen: Shape(1, 1))
+    moving = replay.play((2, 2, 2), costs, lambda seen: Shape(1, 1) if seen.number == 0 else Shape(1, 2))
+    again_s = slow.restart_s(Shape(1, 2), adding=False)
+    change_s = migration_cost(slow, Shape(1, 1), 2, 0, Shape(1, 2)).mean_s
+
+    assert staying.samples == pytest.approx((0.0, 30.0 * rate(Shape(1, 1)), 60.0 * rate(Shape(1, 1))))
+    assert sum(moving.samples) == pytest.approx((120.0 - change_s - again_s) * rate(Shape(1, 2)))
+
+
+def test_a_policy_sees_what_is_known_when_it_decides() -> None:
+    """The machines of now and of before, and the counts before now; nothing of later, and now is not among the past."""
+    seen: list[replay.Moment] = []
+    costs = PublishedCosts(example(every_stage=True), speeds(2))
+
+    def choose(moment: replay.Moment) -> Shape:
+        seen.append(moment)
+        return Shape(1, 1)
+
+    replay.play((2, 1, 2), costs, choose)
+
+    assert [(one.before, one.now, one.past) for one in seen] == [(0, 2, ()), (2, 1, (2,)), (1, 2, (2, 1))]
 
 
 @needs_tables
