@@ -128,14 +128,15 @@ class TierStatus(Tagged, frozen=True):
 
 
 class TierPoint(Tagged, frozen=True):
-    """Training at a checkpoint.
+    """Training at a checkpoint, or when machines had come or gone.
 
     Attributes:
         at: when it was looked at.
-        clock: of the checkpoint.
-        loss: of the whole table there; None if the program does not say.
+        clock: of the checkpoint; or the newest.
+        loss: of the whole table there; None if the program does not say, or it was not evaluated.
         stage: as in `TierStatus`.
         reliable, transient: how many machines of each kind train.
+        evaluated: it is of a checkpoint.
     """
 
     at: WallTime
@@ -144,3 +145,9 @@ class TierPoint(Tagged, frozen=True):
     stage: int | None
     reliable: int
     transient: int
+    evaluated: bool = True
+
+    @property
+    def machines(self) -> tuple[int | None, int, int]:
+        """Stage, reliable and transient machines."""
+        return self.stage, self.reliable, self.transient

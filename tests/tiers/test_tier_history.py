@@ -15,7 +15,7 @@ from windfall.runtimes.tier_history import REST, TierHistory
 from windfall.runtimes.tier_store import ObjectTierStore
 from windfall.storage.object_stores import folder_url, open_store
 from windfall.structs import replace
-from windfall.terms import WallTime
+from windfall.terms import Seconds, WallTime
 from windfall.tier_layout import ServerLayout, StoredClock, TierMachine
 from windfall.tier_status import TierCounters, TierMachineStatus, TierStatus
 
@@ -33,6 +33,7 @@ class Trained:
         self.layout = first_layout(place_tiers([TierMachine("r1", True)], nowhere, StageRatios()))
         assert self.store.write_layout(self.layout)
         self.rests: list[float] = []
+        self.machines: tuple[str, ...] = ("r1", "t1", "t2")
         self.history = TierHistory(self.store, lambda values: float(values.mean()), self.clock, self.rests.append)
 
     def checkpoint(self, stored: StoredClock, loss: float) -> ServerLayout:
@@ -42,7 +43,7 @@ class Trained:
         self.layout = replace(self.layout, version=self.layout.version + 1, checkpoint=stored)
         assert self.store.write_layout(self.layout)
         machines = tuple(
-            TierMachineStatus(name, name == "r1", False, (), (), (), TierCounters()) for name in ("r1", "t1", "t2")
+            TierMachineStatus(name, name == "r1", False, (), (), (), TierCounters()) for name in self.machines
         )
         counted = (WallTime(0.0), 2, self.layout.version, 1, stored.clock, 100, 5.0, machines)
         self.store.write_status(TierStatus(*counted, TierCounters(), 0, 0, 0, 0, 0, over=False))
@@ -99,12 +100,41 @@ def test_a_checkpoint_that_is_gone_is_passed_over(trained: Trained) -> None:
 
     TierHistory(trained.store, slow, trained.clock, rest).watch(lambda: next(looks))
     assert trained.seen == [(20, 0.25)]
-    trained.rests.clear()
 
-    looks = iter([False, True])
-    trained.checkpoint(StoredClock(0, 30), 0.2)
-    TierHistory(trained.store, slow, trained.clock, trained.rests.append).watch(lambda: next(looks))
-    assert trained.rests == [REST * 4.0]
+
+def test_a_slow_evaluation_leaves_training_nine_tenths_of_the_time(trained: Trained) -> None:
+    """Each takes four seconds, and there is a new checkpoint each second: it evaluates at 0 s, 40 s, and at the end."""
+    evaluated_s: list[float] = []
+
+    def slow(values: np.ndarray) -> float:
+        evaluated_s.append(trained.clock.now())
+        trained.clock.sleep(Seconds(4.0))
+        return float(values.mean())
+
+    def rest(duration_s: float) -> None:
+        trained.clock.sleep(Seconds(duration_s))
+        trained.checkpoint(StoredClock(0, trained.layout.checkpoint.clock + 1), 0.25)
+
+    trained.checkpoint(StoredClock(0, 1), 0.5)
+    began_s = trained.clock.now()
+    TierHistory(trained.store, slow, trained.clock, rest).watch(lambda: trained.clock.now() > began_s + 60.0)
+
+    assert [round(at_s - began_s) for at_s in evaluated_s[:2]] == [0, round(4.0 * (1.0 + REST))]
+    assert len(evaluated_s) == 3
+
+
+def test_machines_that_come_are_in_the_history_though_no_checkpoint_may_be_evaluated_yet(trained: Trained) -> None:
+    """A point without a loss, once; what is evaluated later takes none of them back."""
+    trained.checkpoint(StoredClock(0, 10), 0.5)
+    trained.history.look()
+    trained.machines = ("r1", "t1", "t2", "t3")
+    trained.checkpoint(StoredClock(0, 20), 0.25)
+    for _ in range(3):
+        trained.history.look(evaluate=False)
+    trained.history.look()
+
+    points = trained.store.history()
+    assert [(point.loss, point.transient) for point in points] == [(0.5, 2), (None, 3), (0.25, 3)]
 
 
 def test_a_picture_shows_the_history(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

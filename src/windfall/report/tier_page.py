@@ -62,8 +62,9 @@ def _of_status(record: TierRecord, status: TierStatus) -> list[tuple[str, str]]:
     ]
     if status.loss is not None:
         found.append(("turns", f"a mean loss of {status.loss:.6g} in the newest one of each data partition"))
-    if record.history and record.history[-1].loss is not None:
-        found.append(("loss", f"{record.history[-1].loss:.6g} at clock {record.history[-1].clock:,}"))
+    losses = [point for point in record.history if point.loss is not None]
+    if losses:
+        found.append(("loss", f"{losses[-1].loss:.6g} at clock {losses[-1].clock:,}"))
     if status.goal is not None:
         found.append(("goal", _goal(status)))
     return found
