@@ -47,6 +47,10 @@ RESTARTS_MAX = 5
 """How often a node that ended is started again, in all."""
 END_WITHIN_S = 60.0
 """How long a training may take to rest."""
+SILENT_S = 60.0
+"""Machines of one host are not lost, only slow, where the host is busy."""
+TURNS_EACH_MIN = 8
+"""A training ends once each machine has had as many turns too: some begin later than others."""
 CLOCKS = 1_000_000
 """More than there is time for."""
 _LOOK_S = Seconds(0.1)
@@ -115,7 +119,7 @@ class ProfileCluster:
         store.mkdir(parents=True)
         training = TierTraining(
             folder_url(str(store)), ServerSettings(None, 1, CLOCKS), job.parts, job.partitions, job.ratios,
-            TierPace(save_every=CLOCKS),
+            TierPace(save_every=CLOCKS, lost_after_s=SILENT_S, reliable_lost_after_s=SILENT_S),
         )  # fmt: skip
         servers = dict(zip(self._reliable, wanted.reliable, strict=True))
         workers = dict(zip(self._workers, wanted.workers, strict=False))
@@ -144,7 +148,7 @@ class ProfileCluster:
         shown = tuple(TurnMachine(one.kind, samples.get(one.kind, 1.0), one.slots) for one in workers.values())
         turns = self._got([actor.turns.remote() for actor in computing])
         shutil.rmtree(store, ignore_errors=True)
-        return SeenTraining(_run_of(shown, job.partitions, turns, wanted.turns), busy)
+        return SeenTraining(_run_of(shown, job.partitions, turns), busy)
 
     def close(self) -> None:
         """End all processes."""
@@ -226,7 +230,7 @@ class ProfileCluster:
             self._got(ended)
             counts = self._got([actor.count.remote() for actor in computing])
             show(min(sum(counts), wanted.turns))
-            if sum(counts) >= wanted.turns:
+            if sum(counts) >= wanted.turns and min(counts) >= TURNS_EACH_MIN:
                 return
 
     def _got(self, calls: Sequence[Any], within_s: float = START_WITHIN_S) -> list[Any]:
@@ -267,13 +271,13 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def _run_of(machines: tuple[TurnMachine, ...], partitions: int, turns: Sequence[Sequence[Any]], most: int) -> TurnRun:
-    """Return turns of machines as one training, as far as it was asked for."""
+def _run_of(machines: tuple[TurnMachine, ...], partitions: int, turns: Sequence[Sequence[Any]]) -> TurnRun:
+    """Return turns of machines as one training."""
     rows = sorted(
         (one.ended_s, place, one.data, one.computed_s, one.moved_bytes / _MB, np.nan if one.loss is None else one.loss)
         for place, mine in enumerate(turns)
         for one in mine
-    )[:most]
+    )
     table = np.array(rows, np.float64).reshape(len(rows), 6)
     ended_s, machine, data, computed_s, moved_mb, loss = table.T
     return TurnRun(
