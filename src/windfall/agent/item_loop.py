@@ -275,8 +275,10 @@ class ItemLoop:
                 variables = self._ports.gang.with_launch(variables)
         try:
             with open(folder / item_files.OUTPUT, "ab", opener=_private) as output:
+                # By its whole path, so that an error is of the command, not of a folder of PATH that is closed to this user.
+                command = shutil.which(argv[0], path=None if variables is None else variables.get("PATH"))
                 process = subprocess.Popen(
-                    argv, cwd=folder, env=variables,
+                    argv, executable=command, cwd=folder, env=variables,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
