@@ -24,7 +24,7 @@ from tests.live.rig import WINDFALL, Rig
 from tests.tiers.test_live_tiers import PARTITIONS, SECONDS, SQUARES, status, table, undisturbed
 from windfall.cli import ray_cluster, ray_probe
 from windfall.errors import EXIT_MISUSE, Misuse
-from windfall.runtimes.tier_node import namespace_of
+from windfall.runtimes.tier_node import namespace_of, without_spaces
 from windfall.spec.job_file import JobFile
 from windfall.wire.python_programs import program
 from windfall.wire.ray_environment import TOKEN, given_environment
@@ -45,16 +45,22 @@ class Cluster:
     """A Ray cluster of one node, as somebody else has started it."""
 
     def __init__(self, folder: str, token: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            port, clients = one.getsockname()[1], other.getsockname()[1]
         self.address, self.token = f"127.0.0.1:{port}", {TOKEN: token} if token else {}
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self._environment = {**plain, **given_environment(self.token), **self.token}
-        argv = program("ray.scripts.scripts", "start", "--block", "--head", "--disable-usage-stats")
-        own = (f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false", "--num-cpus=0")
+        python, *start = program("ray.scripts.scripts", "start", "--block", "--head", "--disable-usage-stats")
+        own = (
+            f"--port={port}",
+            f"--ray-client-server-port={clients}",
+            "--node-ip-address=127.0.0.1",
+            "--include-dashboard=false",
+            "--num-cpus=0",
+        )
         self.head = subprocess.Popen(
-            [*argv, *own, "--num-gpus=0", "--object-store-memory=100000000", f"--temp-dir={folder}"],
+            [without_spaces(python, folder), *start, *own, "--num-gpus=0", "--object-store-memory=100000000",
+             f"--temp-dir={folder}"],
             env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip

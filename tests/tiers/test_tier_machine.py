@@ -189,3 +189,20 @@ def test_rays_token_is_not_the_secret() -> None:
     assert first["RAY_AUTH_MODE"] == "token"
     assert not any(SECRET in value for value in first.values())
     assert len(first["RAY_AUTH_TOKEN"]) == 64
+
+
+def test_heads_of_two_users_on_one_computer_share_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's server for its clients, too, has a port of its own: with Ray's default the second head would end."""
+    from windfall.runtimes import tier_node
+
+    started: list[list[str]] = []
+    monkeypatch.setattr(tier_node.subprocess, "Popen", lambda argv, **_: started.append(argv))
+    for number in (1, 2):
+        (folder := tmp_path / str(number)).mkdir()
+        head = f"127.1.0.{number}:4000{number}"
+        tier_node.start_ray(tier_node.TierNodePlace(head, True, f"127.1.0.{number}", str(folder), 1 << 27, 1))
+
+    ports = [{word.partition("=")[2] for word in argv if "port=" in word} for argv in started]
+    assert [len(each) for each in ports] == [2, 2]
+    assert not ports[0] & ports[1]
+    assert "10001" not in ports[0] | ports[1]

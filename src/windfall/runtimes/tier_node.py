@@ -267,23 +267,35 @@ def namespace_of(url: str) -> str:
 def start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     """Start a machine's node of Ray; it ends, with all that it started, on SIGTERM."""
     host, _, port = place.head.rpartition(":")
-    where = (
-        ["--head", f"--port={port}", "--include-dashboard=false"] if place.starts_head else [f"--address={host}:{port}"]
-    )
+    where = [f"--address={host}:{port}"]
+    if place.starts_head:
+        # Ray's own default is one port of loopback, and the head ends where another user's Ray has it.
+        where = ["--head", f"--port={port}", f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"]
     argv = [
         *program("ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *where,
         *(f"--node-ip-address={place.host}", "--num-cpus=0", "--num-gpus=0", "--include-log-monitor=false"),
         *(f"--object-store-memory={place.store_bytes}", f"--temp-dir={place.folder}"),
     ]
-    if " " in argv[0]:
-        # Ray starts some of its processes by a shell, to which it does not quote the path.
-        binaries, name = os.path.split(argv[0])
-        link = os.path.join(place.folder, "python")
-        os.symlink(os.path.dirname(binaries), link)
-        argv[0] = os.path.join(link, os.path.basename(binaries), name)
+    argv[0] = without_spaces(argv[0], place.folder)
     with open(os.path.join(place.folder, "start.log"), "wb") as output:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def without_spaces(python: str, folder: str) -> str:
+    """Return a path of a Python that has no space, by a link in a folder: Ray starts some processes by a shell, unquoted."""
+    if " " not in python:
+        return python
+    binaries, name = os.path.split(python)
+    link = os.path.join(folder, "python")
+    os.symlink(os.path.dirname(binaries), link)
+    return os.path.join(link, os.path.basename(binaries), name)
 
 
 def _first_line(error: Exception) -> str:
