@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import Any
 
-from benchmarks._small_machines import LINK_BYTES_PER_S, SPEED, program
+from benchmarks._small_machines import program
 
 LOOK_S = 0.005
 CLOCKS = 100_000
@@ -75,11 +75,12 @@ def _node(about: dict[str, Any], folder: str) -> Any:
     assert mf.program is not None
     name = about["name"]
     pace = TierPace(save_every=CLOCKS, found_within_s=about["found_within_s"])
+    ratios = StageRatios(about["stage_2_above"], about["stage_3_above"])
     training = TierTraining(
-        folder_url(about["store"]), ServerSettings(0, 1, CLOCKS), about["parts"], about["data"], StageRatios(), pace,
+        folder_url(about["store"]), ServerSettings(0, 1, CLOCKS), about["parts"], about["data"], ratios, pace,
         reliable=about["reliable"],
     )  # fmt: skip
-    limits = MachineLimits(SPEED, LINK_BYTES_PER_S)
+    limits = MachineLimits(about["speed"], about["link_bytes_per_s"])
     place = TierNodePlace(about["head"], about["leads"], about["host"], folder, 128 << 20, 1, limits)
     machine = TierMachine(name, name.startswith("r"), float(about["order"]))
     made = partial(program, about["data"])

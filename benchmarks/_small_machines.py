@@ -17,17 +17,38 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from windfall.drill.busy_cores import BusyCores
+from windfall.linux.processes import kill_marked
+from windfall.policies.layout.tiers import StageRatios
 
 LIMIT_S = 120.0
-RATINGS, USERS, ITEMS, RANK = 1_500_000, 8000, 400, 32
+EVENTS = ("joined", "begun", "left", "over")
+MARK = "WINDFALL_SMALL_MACHINE"
+"""In the environment of all processes of a machine: its host."""
+RATINGS, USERS, ITEMS, RANK = 7_500_000, 8000, 400, 32
 """Matrix factorisation: 1 MB of users' factors, of which each data partition has its own, and 50 KB of items'."""
-SPEED = 0.004
-"""Iterations take seconds, as the paper's do: of what is shorter, one spare half second on two shared cores is half."""
-LINK_BYTES_PER_S = 5e6
-"""40 Mb/s each way."""
+STAGE_RATIOS = StageRatios()
+
+
+@dataclass(frozen=True)
+class Smallness:
+    """By how much less machines do than this one.
+
+    Attributes:
+        speed: of a kernel, as a share of this computer's [1].
+        link_bytes_per_s: each way.
+    """
+
+    speed: float
+    link_bytes_per_s: float
+
+
+USUAL = Smallness(speed=0.02, link_bytes_per_s=5e6)
+"""Iterations take seconds, as the paper's do: of what is shorter, one spare half second on two shared cores is half.  Links
+have 40 Mb/s each way."""
 
 
 def program(data: int) -> Any:
@@ -46,6 +67,8 @@ class SmallMachines:
         parts, data: how many parts of the state and data partitions there are.
         folder: of the run's store, of an earlier run that continues; empty for a new one.
         found_within_s: how long a coordinator awaits machines that it finds in the log.
+        small: how small they are.
+        ratios: above which the later stages begin.
 
     Attributes:
         clocks: when each clock was first seen as committed [s].
@@ -53,7 +76,15 @@ class SmallMachines:
     """
 
     def __init__(
-        self, names: list[str], parts: int, data: int, *, folder: str = "", found_within_s: float = 5.0
+        self,
+        names: list[str],
+        parts: int,
+        data: int,
+        *,
+        folder: str = "",
+        found_within_s: float = 5.0,
+        small: Smallness = USUAL,
+        ratios: StageRatios = STAGE_RATIOS,
     ) -> None:
         self.folder = folder or tempfile.mkdtemp(prefix="windfall-small-")
         self.names, self.clocks = names, {}
@@ -67,14 +98,17 @@ class SmallMachines:
             "head": f"{hosts[names[0]]}:{port}", "store": self.folder, "parts": parts, "data": data,
             "secret": "small machines", "found_within_s": found_within_s,
             "reliable": sum(name.startswith("r") for name in names),
+            "speed": small.speed, "link_bytes_per_s": small.link_bytes_per_s,
+            "stage_2_above": ratios.stage_2_above, "stage_3_above": ratios.stage_3_above,
         }  # fmt: skip
         self._processes = {}
+        self._hosts = hosts
         for order, name in enumerate(names):
             about = {**common, "name": name, "host": hosts[name], "leads": order == 0, "order": order}
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks._small_machine", json.dumps(about)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", MARK: hosts[name]},
             )  # fmt: skip
             threading.Thread(target=self._hear, args=(name,), daemon=True).start()
         self.cores = BusyCores()
@@ -90,6 +124,12 @@ class SmallMachines:
         for name in names:
             self._processes[name].stdin.write(f"{word}\n")
             self._processes[name].stdin.flush()
+
+    def kill(self, *names: str) -> None:
+        """Kill all processes of machines, those of their nodes of Ray too."""
+        for name in names:
+            kill_marked(MARK, self._hosts[name])
+            self._processes.pop(name).wait()
 
     def start(self, *names: str) -> None:
         """Admit the first machines, once all have joined the cluster."""
@@ -168,8 +208,9 @@ class SmallMachines:
 
     def _hear(self, name: str) -> None:
         for line in self._processes[name].stdout:
-            word, *rest = line.split()
-            if word == "clock":
-                self.clocks.setdefault(int(rest[0]), float(rest[1]))
-            else:
-                self._events[name].put(word)
+            # Ray prints to it too.
+            words = line.split()
+            if words[:1] == ["clock"]:
+                self.clocks.setdefault(int(words[1]), float(words[2]))
+            elif len(words) == 1 and words[0] in EVENTS:
+                self._events[name].put(words[0])

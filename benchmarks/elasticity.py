@@ -10,8 +10,10 @@ committed clocks, as one machine hears of them.  A round in which a judged itera
   afterwards.
 - **Restart**: the same job writes a checkpoint at the notice, ends, and starts again on the reliable machines: how much longer
   all stands still than in the eviction.
+- **Sigma and lambda**, what BidBrain must believe: how long all stands still when four machines are added, and when all four
+  are killed without a word as an iteration begins, each beside what `lab replicate proteus` states for the paper's machines.
 
-Source: Proteus (EuroSys 2017), section 6.6.
+Source: Proteus (EuroSys 2017), sections 4.2 and 6.6.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from benchmarks._small_machines import SmallMachines
 from benchmarks.harness import Benchmark
 from windfall.drill.busy_cores import BUSY_MAX
+from windfall.lab.proteus_choices import STATED
 
 RELIABLE, TRANSIENT = ("r1", "r2"), ("t1", "t2", "t3", "t4")
 PARTS, DATA = 6, 12
@@ -36,7 +39,7 @@ VOID_MAX = 4
 
 
 def benchmarks() -> list[Callable[[], Benchmark]]:
-    return [bulk_add, bulk_eviction, eviction_restart]
+    return [bulk_add, bulk_eviction, eviction_restart, sigma, lambda_]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Elastic:
     evicting: list[float]
     after: list[float]
     busiest: float
+
+    @property
+    def add_stops_s(self) -> float:
+        """By how much longer the iterations of the addition took than as many before it."""
+        return max(0.0, sum(self.adding) - len(self.adding) * statistics.mean(self.before))
 
     @property
     def evict_stops_s(self) -> float:
@@ -178,3 +186,53 @@ def eviction_restart() -> Benchmark:
         unit="s",
         rounds=ROUNDS,
     )
+
+
+# -------------------------------------------------------------------------------------------------- what BidBrain must believe
+
+
+@functools.cache
+def killed_stops_s(number: int) -> float:
+    """Return for how long all stands still, and what is done again takes, if four machines are killed at once [s]."""
+    del number
+    machines = SmallMachines([*RELIABLE, *TRANSIENT], PARTS, DATA)
+    try:
+        machines.start(*RELIABLE)
+        machines.until(1)
+        machines.order("begin", *TRANSIENT)
+        machines.until_settled({"t1", "t2"}, {*RELIABLE, *TRANSIENT})
+        machines.until(machines.newest() + 3)
+        killed_s, reached = time.monotonic(), machines.newest()
+        machines.kill(*TRANSIENT)
+        alone = machines.until_settled(set(RELIABLE), set(RELIABLE)) + 1
+        machines.until(alone + AFTER)
+        iteration_s = statistics.mean(machines.iterations(alone + 1, alone + AFTER))
+        return machines.clocks[alone] - killed_s - iteration_s * (alone - reached)
+    finally:
+        machines.end()
+
+
+def _beside_stated(name: str, ours: Callable[[int], float], stated_s: float) -> Benchmark:
+    """Return a time beside the one that is stated; one of nothing counts as a hundredth of a second."""
+    rounds = iter(range(ROUNDS + 1))
+    return Benchmark(
+        name,
+        lambda: max(0.01, ours(next(rounds))),
+        lambda: stated_s,
+        1.0,
+        at_most=True,
+        unit="s",
+        rounds=ROUNDS,
+    )
+
+
+def sigma() -> Benchmark:
+    """What an addition costs."""
+    return _beside_stated(
+        "add 4 to 2, time lost vs stated sigma", lambda one: round_of(one).add_stops_s, STATED.change_s
+    )
+
+
+def lambda_() -> Benchmark:
+    """What an eviction without notice costs."""
+    return _beside_stated("kill 4 of 6, time lost vs stated lambda", killed_stops_s, STATED.eviction_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.papers.reference import published
-from windfall.lab import agileml
+from windfall.lab import agileml, proteus_choices
 from windfall.lab.published_rows import Options, PublishedRow, RowVerdict
 from windfall.models.tier_costs import TierShape
 from windfall.policies.layout.tiers import Stage, StageRatios
@@ -72,3 +72,10 @@ def test_what_the_text_prints_is_as_the_reference_has_it() -> None:
     assert tiers["stage1_slowdown_60_to_4_pct_over"] == pytest.approx(100.0 * (agileml.READINGS["x1.85"] - 1.0))
     assert tiers["stage2_slowdown_15_to_1_pct"] == agileml.STAGE_2_SLOWER_PCT
     assert tiers["eviction_blip_pct"] == agileml.BLIP_PCT
+
+
+def test_the_measured_slope_of_phi_is_what_the_model_says_of_64_machines() -> None:
+    """Four back up and 60 compute: by the first reading they do 0.765 of 64 times one machine's work, 512 cores together."""
+    share = FIRST.model.compute_s / 64 / FIRST.time_s(agileml.staged(4, 60, Stage.RELIABLE_ONLY_BACK_UP))
+
+    assert (1.0 - share) / 511 == pytest.approx(proteus_choices.LOSS_PER_CORE, rel=0.01)

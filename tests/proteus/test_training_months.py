@@ -49,3 +49,14 @@ def test_sensitivity_shows_every_constant_that_the_paper_does_not_print() -> Non
     values = sum(len(values) for values in proteus_choices.UNPRINTED.values())
     assert len(rows) == 8 * values
     assert all(row.ours is not None and row.ours > 0.0 for row in rows)
+
+
+def test_claims_are_played_with_constants_as_stated_and_as_measured() -> None:
+    """The stated ones are those of the claims; of the measured ones as many stand beside them, and some are others."""
+    options = Options(STARTS // 5, folder=str(FOLDER))
+    claims, both = (proteus.PARTS[name].rows(options, quiet) for name in ("claims", "measured"))
+
+    assert both[: len(claims)] == claims
+    measured = both[len(claims) :]
+    assert [row.quantity.partition(",")[0] for row in measured] == [row.quantity.partition(",")[0] for row in claims]
+    assert [row.ours for row in measured] != [row.ours for row in claims]

@@ -206,8 +206,25 @@ def _claims(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
     )
 
 
-def _claims_of(runs: Sequence[ArmRuns], world: str, hours: float, method: str) -> list[PublishedRow]:
-    """Return the claims of a world, over its zones."""
+def _measured(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
+    """Return the claims with the application's constants as stated, and as measured; nothing is chosen again for these."""
+    replay = _replay(options)
+    if replay is None:
+        return _missing(options, SECTION)
+    found = list(_claims(options, progress))
+    for hours in (SHORT_H, LONG_H):
+        runs = played.play(replay, hours, choices.MEASURED_CHOICES, progress)
+        for world in worlds.WORLDS:
+            method = f"sigma, lambda and phi as measured; {_method(replay, hours)}"
+            rows = _claims_of(runs, world, hours, method, choices.MEASURED_CHOICES)
+            found += [dataclasses.replace(row, item=f"{row.item}, measured") for row in rows]
+    return tuple(found)
+
+
+def _claims_of(
+    runs: Sequence[ArmRuns], world: str, hours: float, method: str, chosen: Mapping[str, arms.Choices] = choices.CHOICES
+) -> list[PublishedRow]:
+    """Return the claims of a world, over its zones, as it was played with these constants."""
     by = {arm: _of(runs, arm, world) for arm in arms.ARMS}
     item = f"{world}, {hours:g} h"
 
@@ -252,7 +269,7 @@ def _claims_of(runs: Sequence[ArmRuns], world: str, hours: float, method: str) -
         claim("run time of just-above, times standard's", paper.JUST_ABOVE_RUN, run(above, agileml),
               holds=run(above, agileml).value > 1.0, unit=""),
         unprinted(SECTION, item, "evictions of just-above in an hour", unit="", ours=reasons.evictions_per_hour(by[above]),
-                  reason=reasons.of_run_time(by[above], choices.CHOICES[above].eviction_s), method=method),
+                  reason=reasons.of_run_time(by[above], chosen[above].eviction_s), method=method),
         claim("cost of just-above, times proteus'", (1.0, 1.0), cost(above, proteus), holds=cost(above, proteus).value > 1.0,
               unit="", reason=reasons.of_cost(by[above], by[proteus])),
         _order(item, order, method),
@@ -417,5 +434,6 @@ PARTS: Mapping[str, PaperPart] = {
     "figure-10": PaperPart(_figure_10, simulated=True),
     "claims": PaperPart(_claims, simulated=True),
     **agileml.PARTS,
+    "measured": PaperPart(_measured, simulated=True, by_name_only=True),
     "sensitivity": PaperPart(_sensitivity, simulated=True, by_name_only=True),
 }

@@ -19,6 +19,13 @@ from windfall.lab.proteus_arms import Choices
 from windfall.structs import replace
 
 STATED: Final = Choices()
+CHANGE_S: Final = 0.4
+EVICTION_S: Final = 1.5
+"""Sigma and lambda of training whose iterations take seconds, as `python -m benchmarks sigma lambda_` prints them: four
+machines are added to two, and are killed as an iteration begins, so that little of it is lost [s]."""
+LOSS_PER_CORE: Final = 4.6e-4
+"""Phi's slope at 64 machines of 8 cores, of which 4 only back up: by the model that Proteus' Figure 13 is predicted with
+(`models.tier_costs`), they do 0.76 of what 64 times one machine would."""
 
 CHOICES: Mapping[str, Choices] = {
     arms.ON_DEMAND: STATED,
@@ -36,6 +43,12 @@ The costs were, in % of on demand: standard+checkpoint 23.9, bidbrain+checkpoint
 omniscient 14.5; without anything to choose, standard+agileml 22.3 and greedy 22.0.  The sweep was before the first look at the
 months held out.
 """
+
+MEASURED_CHOICES: Mapping[str, Choices] = {
+    arm: replace(one, change_s=CHANGE_S, eviction_s=EVICTION_S, loss_per_core=LOSS_PER_CORE)
+    for arm, one in CHOICES.items()
+}
+"""The same choices with the application's constants as they are measured."""
 
 _BIDBRAIN: Final[dict[str, tuple[object, ...]]] = {
     "allocation_cores": (32.0, 64.0, 128.0, 256.0),
