@@ -266,12 +266,12 @@ def _rank(
     import torch
     from torch import distributed
 
-    from windfall.runtimes.machine_limits import SlowedKernel
+    from windfall.runtimes.machine_limits import KernelTimes, SlowedKernel
 
     torch.set_num_threads(1)
     program = _program(settings, len(speeds))
     model, optimizer = program.made()
-    loaded, kernel = program.load(rank), SlowedKernel(speeds[rank])
+    loaded, kernel = program.load(rank), SlowedKernel(speeds[rank], KernelTimes())
     distributed.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
@@ -284,12 +284,12 @@ def _rank(
     distributed.barrier()
     began_s = time.monotonic()
     for clock in itertools.count(1):
-        kernel.begin()
+        kernel.begin("slope")
         optimizer.zero_grad()
         program.slope(model, loaded, clock)
         kernel.rest()
         _mean_of_gradients(model, going)
-        kernel.begin()
+        kernel.begin("step")
         optimizer.step()
         kernel.rest()
         if rank == 0:

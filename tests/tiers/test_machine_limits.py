@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from windfall.errors import Misuse
-from windfall.runtimes.machine_limits import LimitedLink, MachineLimits, SlowedKernel
+from windfall.runtimes.machine_limits import KernelTimes, LimitedLink, MachineLimits, SlowedKernel
 
 RATE = 1e6
 SIZE = 200_000
@@ -33,7 +33,7 @@ async def _carried(sender: LimitedLink, receiver: LimitedLink) -> None:
 
 def test_a_kernel_rests_until_a_slower_machine_would_be_done() -> None:
     """At a quarter of the speed it takes four times its processor time."""
-    kernel = SlowedKernel(0.25)
+    kernel = SlowedKernel(0.25, KernelTimes())
     began_s, cpu_s = time.monotonic(), time.thread_time()
     sum(number * number for number in range(300_000))
     computed_s = time.thread_time() - cpu_s
@@ -41,11 +41,26 @@ def test_a_kernel_rests_until_a_slower_machine_would_be_done() -> None:
     assert time.monotonic() - began_s >= 4.0 * computed_s
 
 
+def test_a_hiccup_of_the_computer_is_not_that_of_the_slower_machine() -> None:
+    """A kernel rests for the median of its newest times: one that took ten times as long once counts as usual."""
+    times = KernelTimes()
+    assert [times.usual_s("slope", took_s) for took_s in (1.0, 1.0, 10.0)] == [1.0, 1.0, 1.0]
+    assert times.usual_s("another", 10.0) == 10.0
+
+
+def test_a_computer_that_becomes_slower_for_good_is_followed() -> None:
+    """After half of the times that are kept, the new one is usual."""
+    times = KernelTimes()
+    found = [times.usual_s("slope", took_s) for took_s in (*[1.0] * 20, *[2.0] * 9)]
+    assert found[20 + 3] == 1.0
+    assert found[20 + 4] == 2.0
+
+
 def test_time_away_is_not_computing() -> None:
     """What passed before `begin` counts for nothing: the kernel waited for others then."""
-    kernel = SlowedKernel(0.01)
+    kernel = SlowedKernel(0.01, KernelTimes())
     sum(number * number for number in range(300_000))
-    kernel.begin()
+    kernel.begin(None)
     began_s = time.monotonic()
     kernel.rest()
     assert time.monotonic() - began_s < 0.1

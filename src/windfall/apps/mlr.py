@@ -119,18 +119,24 @@ def gradient(
         classes: of each observation.
     """
     found, last, total = np.zeros_like(weights), weights.shape[0] - 1, 0.0
+    # Written out: whole rows at once would make an array for each of them.
+    chances = np.empty(weights.shape[1])
     for number in range(len(classes)):
-        scores = weights[last].copy()
+        chances[:] = weights[last]
         for feature in range(last):
-            scores += features[number, feature] * weights[feature]
-        scores -= scores.max()
-        chances = np.exp(scores)
-        of_all = chances.sum()
+            for place in range(len(chances)):
+                chances[place] += features[number, feature] * weights[feature, place]
+        chances -= chances.max()
+        score, of_all = chances[classes[number]], 0.0
+        for place in range(len(chances)):
+            chances[place] = np.exp(chances[place])
+            of_all += chances[place]
         chances /= of_all
-        total += np.log(of_all) - scores[classes[number]]
+        total += np.log(of_all) - score
         chances[classes[number]] -= 1.0
         for feature in range(last):
-            found[feature] += features[number, feature] * chances
+            for place in range(len(chances)):
+                found[feature, place] += features[number, feature] * chances[place]
         found[last] += chances
     return found, total
 

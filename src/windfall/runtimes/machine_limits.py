@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import statistics
 import time
+from collections import deque
+from collections.abc import Hashable
 
 from windfall.errors import Misuse
 from windfall.structs import Struct
+
+_NEWEST_TIMES = 9
+"""Few enough to follow a computer that becomes slower for good."""
 
 
 class MachineLimits(Struct, frozen=True):
@@ -40,26 +46,48 @@ class MachineLimits(Struct, frozen=True):
 UNLIMITED = MachineLimits()
 
 
+class KernelTimes:
+    """How long the kernels of a machine usually compute: the median of the newest times of each.
+
+    The limited machine is slower by 1 / speed, and so would be every hiccup of this computer, whose cores others share.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[Hashable, deque[float]] = {}
+
+    def usual_s(self, kernel: Hashable, took_s: float) -> float:
+        """Note how long a kernel took, and return how long it usually takes [s]."""
+        newest = self._newest.setdefault(kernel, deque(maxlen=_NEWEST_TIMES))
+        newest.append(took_s)
+        return statistics.median(newest)
+
+
 class SlowedKernel:
     """The calling thread, which computes at a share of its speed; its processor time counts, so that others do not slow it.
 
     Args:
         speed: share of the host's speed.
+        times: of the machine's kernels; may be shared by threads.
     """
 
-    def __init__(self, speed: float) -> None:
-        self._speed = speed
-        self.begin()
+    def __init__(self, speed: float, times: KernelTimes) -> None:
+        self._speed, self._times = speed, times
+        self.begin(None)
 
-    def begin(self) -> None:
-        """Count from here."""
+    def begin(self, kernel: Hashable) -> None:
+        """Count from here.
+
+        Args:
+            kernel: what is computed; of the same kernel the same is expected each time.
+        """
+        self._kernel = kernel
         self._began_s, self._cpu_s = time.monotonic(), time.thread_time()
 
     def rest(self) -> None:
-        """Rest until what was computed since `begin` has taken as long as on the limited machine."""
+        """Rest until what was computed since `begin` has taken as long as it usually takes on the limited machine."""
         if self._speed < 1.0:
-            lasts_s = (time.thread_time() - self._cpu_s) / self._speed
-            time.sleep(max(0.0, self._began_s + lasts_s - time.monotonic()))
+            usual_s = self._times.usual_s(self._kernel, time.thread_time() - self._cpu_s)
+            time.sleep(max(0.0, self._began_s + usual_s / self._speed - time.monotonic()))
 
 
 class LimitedLink:

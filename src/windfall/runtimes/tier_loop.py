@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from windfall.errors import WindfallError
-from windfall.runtimes.machine_limits import UNLIMITED, LimitedLink, MachineLimits, SlowedKernel
+from windfall.runtimes.machine_limits import UNLIMITED, KernelTimes, LimitedLink, MachineLimits, SlowedKernel
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, Values
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_counts import payload_bytes
@@ -117,6 +117,7 @@ class TierLoop:
         turn_log: TurnLog | None = None,
     ) -> None:
         self.limits, self._link, self._turn_log = limits, LimitedLink(limits.link_bytes_per_s), turn_log
+        self.kernel_times = KernelTimes()
         self.member, self.links, self.program, self.store, self.pace = member, links, program, store, pace
         self.table = TableRows(program.rows, len(member.server.layout.parts))
         self.over = self._ended = False
@@ -353,7 +354,7 @@ class TurnTable:
     def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, turn: PushId) -> None:
         self._machine, self._loop, self.turn = machine, loop, turn
         self.waited_s = self.computed_s = self._away_s = 0.0
-        self._kernel = SlowedKernel(machine.limits.kernel_speed)
+        self._kernel, self._pulls = SlowedKernel(machine.limits.kernel_speed, machine.kernel_times), 0
         self._pushed = PushedRows()
         self._width = 0
         self._dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -370,7 +371,8 @@ class TurnTable:
             self.waited_s += self._loop.time() - began_s
             self._machine.slots.acquire()
             self._away_s += self._loop.time() - began_s
-            self._kernel.begin()
+            self._pulls += 1
+            self._begin_kernel()
         self._width, self._dtype = found.shape[1], found.dtype
         return found
 
@@ -383,12 +385,16 @@ class TurnTable:
     def timed(self) -> Iterator[None]:
         """Measure how long it computes."""
         began_s = self._loop.time()
-        self._kernel.begin()
+        self._begin_kernel()
         try:
             yield
             self._kernel.rest()
         finally:
             self.computed_s = self._loop.time() - began_s - self._away_s
+
+    def _begin_kernel(self) -> None:
+        # What a turn computes between two pulls is the same in each clock.
+        self._kernel.begin((self.turn.data, self._pulls))
 
     def changes(self) -> Any:
         """Return what was pushed."""
