@@ -1,7 +1,7 @@
 """Training to a loss by a deadline on a parameter server on a local market: two machines go, in ten seeded runs, all real.
 
 What `windfall.apps.mlr` learns and takes is measured first, by one process: its losses clock by clock, to which spotDNN's loss
-is fitted, and its kernel's time.  Small and large machines compute at 0.5 and 1 % of that speed (`kernel_speed`).
+is fitted, and its kernel's time.  Small and large machines compute at 1 and 2 % of that speed (`kernel_speed`).
 At a drawn moment two large machines go: in even runs their price rises above that on demand, with a notice, and no more of them
 are sold; in odd runs they are killed without one.
 """
@@ -36,8 +36,8 @@ SETTINGS = {
     "observations": 60_000, "features": 60, "classes": 10, "apart": 0.12, "batch": 5000, "rate": 0.1, "decay": 1e-6, "seed": 3,
 }  # fmt: skip
 PARTITIONS, CLOCKS, MEASURED_CLOCKS, GOAL_CLOCK = 12, 500, 160, 100
-DEADLINE_S, TAKEOVER_S, NOTICE_S = 150.0, 30.0, 3.0
-SPEEDS = {"small": 0.005, "large": 0.01}
+DEADLINE_S, TAKEOVER_S, NOTICE_S = 150.0, 45.0, 3.0
+SPEEDS = {"small": 0.01, "large": 0.02}
 USD = {"small": 900.0, "large": 1400.0}
 ON_DEMAND_USD = {"small": USD_PER_HOUR, "large": 1.4 * USD_PER_HOUR}
 CLOSED_USD = 1.1 * ON_DEMAND_USD["large"]
