@@ -26,6 +26,10 @@ CRASHES = {
         "import sys\ndef program(settings, partitions):\n    sys.exit(4)",
         "the program raised RuntimeError: sys.exit(4)",
     ),
+    "reads no memory": (
+        "import ctypes\ndef program(settings, partitions):\n    ctypes.string_at(0)",
+        "the program crashed its process: Segmentation fault, at file",
+    ),
 }
 """What a module does, and what a user reads of it."""
 SCRIPT = (
@@ -48,6 +52,27 @@ def test_what_failed_before_training_began_is_shown(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out.splitlines() == ["m-1: failure 1", "m-2: failure 2"]
     tier_verbs.show(found, json_=False)
     assert capsys.readouterr().out == "failure failure 2 (m-2; the newest of 2)\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (None, ""),
+        ("", ""),
+        ("Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n", ""),
+        (
+            'Fatal Python error: Bus error\n\nCurrent thread 0x1 (most recent call first):\n  File "/a b/c.py", line 3 in f\n',
+            'the program crashed its process: Bus error, at file "/a b/c.py", line 3 in f',
+        ),
+        ("Fatal Python error: Segmentation fault\n\n", "the program crashed its process: Segmentation fault"),
+    ],
+)
+def test_a_crash_is_told_by_its_signal_and_place(written: str | None, text: str, tmp_path: Path) -> None:
+    """From what Python wrote as it ended; nothing was written by a process that was killed."""
+    tier_node = pytest.importorskip("windfall.runtimes.tier_node", reason="Ray is not installed", exc_type=ImportError)
+    if written is not None:
+        (tmp_path / "crash.txt").write_text(written)
+    assert tier_node.crash_text(str(tmp_path / "crash.txt")) == text
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -253,6 +254,7 @@ class MachineActor:
         slots: data partitions that compute at once.
         limits: of a small machine on a large one.
         turn_log: where turns are noted; None: nowhere.
+        crash_file: where Python writes what it was doing when a signal such as SIGSEGV ends this process; empty: nowhere.
     """
 
     def __init__(
@@ -265,7 +267,12 @@ class MachineActor:
         *,
         limits: MachineLimits = UNLIMITED,
         turn_log: TurnLog | None = None,
+        crash_file: str = "",
     ) -> None:
+        if crash_file:
+            # Open as long as the process lives.
+            crashes_fd = os.open(crash_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            faulthandler.enable(crashes_fd, all_threads=False)
         self._machine, self._training, self._layout = machine, training, layout
         self._make, self._slots, self._limits, self._turn_log = program, slots, limits, turn_log
         self._begun = asyncio.Event()

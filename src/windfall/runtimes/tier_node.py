@@ -13,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -41,6 +42,10 @@ _RETRY_S = 0.1
 
 class NodeLost(WindfallError):
     """This machine's node, its actor or its coordinator is gone: the machine must be started again."""
+
+
+class ProgramCrashed(WindfallError):
+    """The user's program ended its process by a fault, such as a segmentation fault."""
 
 
 class TierNodePlace(Struct, frozen=True):
@@ -105,6 +110,7 @@ class TierNode:
         self._deciding: Any = None
         self._actor: Any = None
         self._running: Any = None
+        self._crash_file = os.path.join(place.folder, "crash.txt")
 
     def start(self) -> None:
         """Join the cluster and begin to serve and compute; raises as `join`."""
@@ -149,6 +155,7 @@ class TierNode:
             self._program,
             self._place.slots,
             limits=self._place.limits,
+            crash_file=self._crash_file,
         )
 
     def turn(self) -> bool:
@@ -156,6 +163,7 @@ class TierNode:
 
         Raises:
             NodeLost: the machine must be started again.
+            ProgramCrashed: the program ended its process.
             Exception: what the program raised.
         """
         self._look_at_node()
@@ -165,7 +173,7 @@ class TierNode:
                 ray.get(done)
             except RayActorError as error:
                 if done != self._deciding:
-                    raise NodeLost(f"the actor of this machine is gone: {_first_line(error)}") from None
+                    raise self._lost(f"the actor of this machine is gone: {_first_line(error)}") from None
                 self._log("the coordinator is gone: starting it again")
                 self._start_coordinator()
                 continue
@@ -186,12 +194,18 @@ class TierNode:
 
         Raises:
             NodeLost: its actor does not answer.
+            ProgramCrashed: the program ended its process.
         """
         try:
             found: TierLook | None = ray.get(self._actor.look.remote(leaving), timeout=CONNECT_MAX_S)
         except RayError as error:
-            raise NodeLost(f"the actor of this machine does not answer: {_first_line(error)}") from None
+            raise self._lost(f"the actor of this machine does not answer: {_first_line(error)}") from None
         return found
+
+    def _lost(self, message: str) -> WindfallError:
+        """Return why this machine's actor is gone: the program's own crash is none that another start would mend."""
+        crash = crash_text(self._crash_file)
+        return ProgramCrashed(crash) if crash else NodeLost(message)
 
     def end(self) -> None:
         """End everything that was started."""
@@ -296,6 +310,22 @@ def without_spaces(python: str, folder: str) -> str:
     link = os.path.join(folder, "python")
     os.symlink(os.path.dirname(binaries), link)
     return os.path.join(link, os.path.basename(binaries), name)
+
+
+def crash_text(path: str) -> str:
+    """Return in words how a program crashed its process, from what `faulthandler` wrote; empty if it did not.
+
+    An abort counts as none: Ray's own processes abort when their node is lost.
+    """
+    try:
+        lines = Path(path).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    first = lines[0].removeprefix("Fatal Python error: ") if lines else ""
+    if first in ("", "Aborted"):
+        return ""
+    frame = next((line.strip() for line in lines if line.startswith("  File ")), "")
+    return f"the program crashed its process: {first}" + (f", at {frame[0].lower()}{frame[1:]}" if frame else "")
 
 
 def _first_line(error: Exception) -> str:
