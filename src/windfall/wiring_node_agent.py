@@ -28,6 +28,7 @@ from windfall.core.node_agent_state import (
 )
 from windfall.errors import Misuse, StoreError
 from windfall.linux.clock import SystemClock
+from windfall.linux.listening import free_port
 from windfall.linux.random_names import new_nonce
 from windfall.notices import notice_sources
 from windfall.notices.relay import NoticeWriter
@@ -222,9 +223,7 @@ def _watch_notices(place: MachineContext, clock: Clock, inbox: _Inbox) -> None:
 def _address(environ: Mapping[str, str], provider: str, controller: str | None) -> str:
     """Return host:port for the job's other machines; the port is free now, and used once a generation starts."""
     host = environ.get(names.ADDRESS) or ("127.0.0.1" if provider == "local" else _own_address(controller))
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    return f"{host}:{free_port('')}"
 
 
 def _own_address(controller: str | None) -> str:

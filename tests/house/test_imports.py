@@ -98,7 +98,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         },
         frozenset({"ray"}),
     ),
-    "runtimes.tier_node": (WORDS | {"wire", "storage", "runtimes"}, frozenset({"ray"})),
+    "runtimes.tier_node": (WORDS | {"linux.listening", "wire", "storage", "runtimes"}, frozenset({"ray"})),
     "runtimes.tier_coordinator_loop": (
         WORDS | {"runtimes", "core.bulk_watch", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
         NONE,

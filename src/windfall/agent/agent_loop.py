@@ -315,7 +315,7 @@ class Agent:
             return
         took = Seconds(self._clock.now() - restore_started)
         argv, state = self._request.argv or self._lease.state.command, self._lease.state
-        port = script_environment.free_port(self._request.peers)
+        port = script_environment.master_port(self._request.peers)
         start = script_environment.ScriptStart(state.run_id, state.term, command.attempt, restored, port)
         env = script_environment.script_environment(self._request, start, argv)
         os.makedirs(env[environment.SESSION], mode=0o700, exist_ok=True)

@@ -6,10 +6,10 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 from collections.abc import Sequence
 
 from windfall.agent.exec_request import ExecRequest
+from windfall.linux.listening import free_port
 from windfall.ports import Clock, Restored
 from windfall.structs import Struct
 from windfall.terms import Notice, NoticeLevel
@@ -132,11 +132,9 @@ def is_launcher(argv: Sequence[str]) -> bool:
     return os.path.basename(argv[0]) in _LAUNCHERS or module in _LAUNCHER_MODULES
 
 
-def free_port(addresses: Sequence[str]) -> int:
+def master_port(addresses: Sequence[str]) -> int:
     """Return a free TCP port of the leader (this machine); 0 if no other machine takes part."""
     if not addresses:
         return 0
     host, _ = peer_messages.host_and_port(addresses[0])
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+    return free_port(host)

@@ -25,6 +25,7 @@ from windfall.drill.busy_cores import BusyCores
 from windfall.drill.profile_machine import ProfiledCoordinator, ProfiledMachine, short_folder
 from windfall.drill.profile_words import MachineSize, ProfiledProgram, ProfileTraining, SeenTraining
 from windfall.errors import Misuse, RunFailed
+from windfall.linux.listening import free_port
 from windfall.linux.random_names import new_nonce
 from windfall.models.asp_turns import TurnMachine, TurnRun
 from windfall.policies.layout.tier_rules import TierJob
@@ -169,11 +170,9 @@ class ProfileCluster:
     # ------------------------------------------------------------------------------------------------------------- inside
 
     def _start(self, machines: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         base = int(new_nonce()[:8], 16) % 200 + 10
         self._hosts = [f"127.{base}.{os.getpid() % 250}.{place + 1}" for place in range(machines)]
+        port = free_port()
         head, until = f"{self._hosts[0]}:{port}", self._clock.now() + START_WITHIN_S
         for place, host in enumerate(self._hosts):
             self._places.append(TierNodePlace(head, place == 0, host, short_folder(), _STORE_BYTES, 1, UNLIMITED))

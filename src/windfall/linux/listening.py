@@ -1,10 +1,11 @@
-"""Which sockets the processes of an installation listen on, as the kernel lists them."""
+"""Which sockets the processes of an installation listen on, as the kernel lists them; and ports that are free."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -136,3 +137,14 @@ def _address(text: str) -> str:
     address = ipaddress.ip_address(b"".join(words))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a TCP port of this machine that is free now, and that anybody may take before it is used.
+
+    Args:
+        host: its own address on which to look; empty for all of them.
+    """
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        port: int = probe.getsockname()[1]
+    return port

@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windfall.errors import WindfallError
+from windfall.linux.listening import free_port
 from windfall.ports import Clock
 from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
 from windfall.runtimes.tier_actors import CALLS_MAX, COORDINATOR, CoordinatorActor, MachineActor, TierLook, TierTraining
@@ -284,7 +285,7 @@ def start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     where = [f"--address={host}:{port}"]
     if place.starts_head:
         # Ray's own default is one port of loopback, and the head ends where another user's Ray has it.
-        where = ["--head", f"--port={port}", f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"]
+        where = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
     argv = [
         *program("ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *where,
@@ -294,12 +295,6 @@ def start_ray(place: TierNodePlace) -> subprocess.Popen[bytes]:
     argv[0] = without_spaces(argv[0], place.folder)
     with open(os.path.join(place.folder, "start.log"), "wb") as output:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def without_spaces(python: str, folder: str) -> str:
