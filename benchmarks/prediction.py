@@ -35,8 +35,8 @@ from windfall.policies.layout.tier_rules import job_of
 from windfall.runtimes.machine_limits import MachineLimits
 from windfall.wire.ray_environment import ray_environment
 
-SMALL = MachineSize("small", 1, MachineLimits(0.08, 2e6), 2.0)
-LARGE = MachineSize("large", 1, MachineLimits(0.16, 2e6), 4.0)
+SMALL = MachineSize("small", 1, MachineLimits(0.01, 2e6), 2.0)
+LARGE = MachineSize("large", 1, MachineLimits(0.02, 2e6), 4.0)
 SIZES = (2, 4, 7)
 MIXES = (
     (LARGE,),
