@@ -162,38 +162,22 @@ def run_machine(request: ExecRequest, job: TierJob, signals_fd: int, folder: str
 
 
 def _trained(machine: _TierMachineProgram, folder: str) -> int:
-    request, job, body = machine.request, machine.job, dict(machine.assignment.body)
+    """Train until it is over or this machine is to leave; return the exit code."""
+    request, body = machine.request, dict(machine.assignment.body)
     leads = bool(body[tier_rules.LEADS])
-    place = _place(request, job.ray, body, folder)
-    name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
-    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
-    training = _training(request, job, body.get(tier_rules.LOSS))
-    program: Callable[[], TierProgram] = partial(
-        start_script, request.argv, request.cwd, _slots(request), job.partitions
-    )
-    if job.app:
-        program = partial(open_application, job, request.cwd, _turn_gib(request))
-    node = TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
-    store = ObjectTierStore(open_store(request.url))
+    node, store = _node(machine, body, folder), ObjectTierStore(open_store(request.url))
     ended = threading.Event()
     try:
         node.start()
         watching = threading.Thread(target=_watch_history, args=(machine, store, ended), name="history", daemon=True)
         if leads:
             watching.start()
-        while not node.turn():
-            if machine.departure.at_once or machine.assignment.body != body:
-                return EXIT_RETRY
-            leaving = machine.departure.leaving
-            seen = node.look(leaving=leaving)
-            if leaving and not (seen is not None and seen.needed):
-                return EXIT_RETRY
-            if seen is not None:
-                _show(machine, seen.layout, seen.committed)
+        if not _is_over(machine, node, body):
+            return EXIT_RETRY
         layout = store.newest_layout()
         assert layout is not None, "training that is over has a layout"
         _show(machine, layout, CommittedClock(layout.term, layout.checkpoint.clock))
-        done = layout.is_done(job.clocks)
+        done = layout.is_done(machine.job.clocks)
         if done and leads:
             ended.set()
             watching.join()
@@ -214,6 +198,39 @@ def _trained(machine: _TierMachineProgram, folder: str) -> int:
         node.end()
     machine.status.release(Outcome.DONE if done else Outcome.WAITING)
     return EXIT_DONE if done else EXIT_STOPPED
+
+
+def _node(machine: _TierMachineProgram, body: Mapping[str, Any], folder: str) -> TierNode:
+    """Return this machine of the cluster that the assignment names."""
+    request, job = machine.request, machine.job
+    name = f"{request.machine or os.uname().nodename}-{new_nonce()[:8]}"
+    about = TierMachine(name, request.role == tier_rules.RELIABLE, machine.clock.wall_time(), speed=_speed(request))
+    program: Callable[[], TierProgram] = partial(
+        start_script, request.argv, request.cwd, _slots(request), job.partitions
+    )
+    if job.app:
+        program = partial(open_application, job, request.cwd, _turn_gib(request))
+    place, training = _place(request, job.ray, body, folder), _training(request, job, body.get(tier_rules.LOSS))
+    return TierNode(place, about, training, program, TierNodePorts(machine.clock, _log))
+
+
+def _is_over(machine: _TierMachineProgram, node: TierNode, body: Mapping[str, Any]) -> bool:
+    """Look after the machine; return whether training is over, or else that this machine is to leave or to join anew.
+
+    Raises:
+        NodeLost: the machine must be started again.
+        Exception: what the program raised.
+    """
+    while not node.turn():
+        if machine.departure.at_once or machine.assignment.body != body:
+            return False
+        leaving = machine.departure.leaving
+        seen = node.look(leaving=leaving)
+        if leaving and not (seen is not None and seen.needed):
+            return False
+        if seen is not None:
+            _show(machine, seen.layout, seen.committed)
+    return True
 
 
 def _training(request: ExecRequest, job: TierJob, loss: float | None) -> TierTraining:

@@ -198,7 +198,7 @@ def run(rig: Rig, seed: int) -> Run:
         return [one for one in workers(rig, job_id) if one.price == USD["large"] and one.ended is None]
 
     if not priced:
-        rig.until(lambda: rig.rows(job_id)[-1].wall_time - submitted >= goes_s, "the moment comes", 60.0)
+        rig.until(lambda: rig.rows(job_id)[-1].wall_time - submitted >= goes_s, "the moment comes", 90.0)
         for stay in of_first_zone():
             rig.take(stay.machine_id, None)
     told = rig.ended(job_id, 3.0 * DEADLINE_S)
