@@ -19,8 +19,9 @@ from typing import Final
 from windfall.lab import parcae_elsewhere as elsewhere
 from windfall.lab import parcae_published as paper
 from windfall.lab import parcae_replay as replay
+from windfall.lab.parcae_look_ahead import look_ahead
 from windfall.lab.parcae_replay import Replayed
-from windfall.lab.parcae_tables import ParcaeModel, read, read_model
+from windfall.lab.parcae_tables import ParcaeModel, kept_model, read
 from windfall.lab.published_rows import Options, PaperPart, Progress, PublishedRow, cannot, compared, unprinted
 from windfall.models import count_forecasts as forecasts
 from windfall.models.migration_costs import migration_cost
@@ -44,13 +45,8 @@ def _folder(options: Options) -> Path | None:
 
 
 @cache
-def _model(folder: Path, name: str) -> ParcaeModel:
-    return read_model(folder, name)
-
-
-@cache
 def _costs(folder: Path, name: str) -> PublishedCosts:
-    model = _model(folder, name)
+    model = kept_model(folder, name)
     return PublishedCosts(model.times, model.speeds)
 
 
@@ -99,7 +95,7 @@ def _migrations(options: Options, progress: Progress) -> tuple[PublishedRow, ...
     rows = []
     for name, key in paper.MODELS.items():
         progress(f"Parcae's migrations of {name}")
-        model, whole = _model(folder, name), read_model(folder, name, every_stage=True)
+        model, whole = kept_model(folder, name), kept_model(folder, name, every_stage=True)
         for case, targets in golden[key].items():
             machines, pipelines, stages, _, lost = map(int, case.split(","))
             source = Shape(pipelines, stages)
@@ -165,7 +161,7 @@ def _forecasts(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
             for name, published in paper.L1.items()
         )
     progress("Parcae's forecasts")
-    counts = _model(folder, "GPT-2").counts
+    counts = kept_model(folder, "GPT-2").counts
     window = lambda history: (statistics.mean(history),) * paper.AHEAD  # noqa: E731 - one expression, used once
     last = lambda history: forecasts.last_value(history, paper.AHEAD)  # noqa: E731 - the same
     made = dict(zip(paper.L1, (_fresh, last, window), strict=True))
@@ -200,7 +196,7 @@ def _fastest(model: ParcaeModel) -> replay.Choice:
 
 def played(folder: Path, name: str, policy: str, interval: tuple[int, int] | None = None) -> Replayed:
     """Return what a policy does on the trace of a model, or on some intervals of it, where training begins."""
-    model, costs = _model(folder, name), _costs(folder, name)
+    model, costs = kept_model(folder, name), _costs(folder, name)
     counts = model.counts if interval is None else model.counts[slice(*interval)]
     if policy == paper.IDEAL:
         return replay.play_free(counts, model.speeds)
@@ -219,7 +215,7 @@ def played(folder: Path, name: str, policy: str, interval: tuple[int, int] | Non
 
 def _at_depth(folder: Path, name: str) -> tuple[int, Replayed]:
     """Return the depth with which whole pipelines of one depth train most, and what they train."""
-    model, costs = _model(folder, name), _costs(folder, name)
+    model, costs = kept_model(folder, name), _costs(folder, name)
     depths = sorted({shape.stages for shape in model.speeds.samples_per_s})
     found = {
         depth: replay.play(model.counts, costs, lambda seen, depth=depth: fixed_depth(model.speeds, depth, seen.now))  # type: ignore[misc]
@@ -299,35 +295,12 @@ def _unprinted_error(place: str, trace: str, forecast: str, ours: float) -> Publ
     )
 
 
-def _look_ahead(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
-    """Return what looking ahead gains over the fastest shape of now, by model and trace."""
-    folder, rows = _folder(options), []
-    for trace in elsewhere.other_traces(folder) if folder is not None else ():
-        for name in paper.MODELS:
-            progress(f"{name} on {trace.name}")
-            model, costs = _model(folder, name), _costs(folder, name)
-            counts = trace.counts[: elsewhere.LONGEST]
-            ahead, now = (
-                replay.play(counts, costs, choice).samples
-                for choice in (replay.planned(costs, replay.staying), _fastest(model))
-            )
-            if not sum(now):
-                continue
-            gain, low, high = elsewhere.gain_pct(ahead, now, options.seed)
-            rows.append(
-                unprinted(f"{PAPER}, looking ahead on other traces", f"{name}, {trace.name}", "more samples", unit="%",
-                          ours=gain, method="liveput with now and last value, over the fastest shape with migration",
-                          reason=f"not in the paper; 95 % by hours: {low:.2f} to {high:.2f}")
-            )  # fmt: skip
-    return tuple(rows)
-
-
 # ---------------------------------------------------------------------------------------------------------- cost table
 
 
 def _usd(folder: Path, name: str, policy: str, segment: str) -> float:
     """Return what a policy costs with every held machine paid at the spot price [1e-6 USD per image or token]."""
-    model, interval = _model(folder, name), paper.SEGMENTS[segment]
+    model, interval = kept_model(folder, name), paper.SEGMENTS[segment]
     found = played(folder, name, policy, interval)
     held_s = sum(model.counts[slice(*interval)]) * paper.INTERVAL_S
     return 1e6 * held_s / 3_600.0 * paper.SPOT_USD / (sum(found.samples) * model.units)
@@ -370,7 +343,7 @@ def _table(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
 
 def _cell(folder: Path, name: str, system: str, segment: str) -> tuple[float, str, str]:
     """Return the cost of a system, why it may differ, and how it was computed."""
-    model = _model(folder, name)
+    model = kept_model(folder, name)
     if system == "on demand":
         rate = model.speeds.rate(model.speeds.best(paper.MOST)) * model.units
         usd = 1e6 * paper.MOST * paper.ON_DEMAND_USD / 3_600.0 / rate
@@ -388,5 +361,5 @@ PARTS: Final = {
     "policies": PaperPart(_policies),
     "costs": PaperPart(_table),
     "elsewhere": PaperPart(_elsewhere),
-    "look-ahead": PaperPart(_look_ahead, by_name_only=True),
+    "look-ahead": PaperPart(look_ahead, by_name_only=True),
 }

@@ -28,8 +28,6 @@ WINDOW: Final = 5
 BLOCK, RESAMPLES = 60, 1_000
 """Intervals that are drawn together, and draws."""
 STEP_S: Final = 60.0
-LONGEST: Final = 4_320
-"""Minutes of a trace that are replayed, three days."""
 SPARED: Final = 4
 """Fewer machines than this at most, and a trace says nothing of shapes."""
 

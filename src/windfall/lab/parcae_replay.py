@@ -8,6 +8,7 @@ the next.  The policies see the machines of this interval, and not those after i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from windfall.lab import parcae_published as paper
 from windfall.models.count_forecasts import Damping, guarded_arima, last_value
@@ -16,6 +17,9 @@ from windfall.models.shape_costs import ShapeCosts
 from windfall.models.shapes import IDLE, Shape, ShapeSpeeds
 from windfall.policies.shapes.liveput import LiveputView, plan
 from windfall.structs import Struct
+
+PAST: Final = 60
+"""Counts that a policy is shown; forecasts read fewer."""
 
 
 class Moment(Struct, frozen=True):
@@ -26,7 +30,8 @@ class Moment(Struct, frozen=True):
         shape: until now.
         before, now: machines until now, and now.
         unpaid_s: of a change that is not finished [s].
-        past: counts before this interval.
+        past: counts of the intervals before this one, at most `PAST`.
+        changes: how often the count has changed, this interval included.
     """
 
     number: int
@@ -35,6 +40,7 @@ class Moment(Struct, frozen=True):
     now: int
     unpaid_s: float
     past: tuple[int, ...]
+    changes: int
 
 
 class Replayed(Struct, frozen=True):
@@ -60,10 +66,12 @@ Choice = Callable[[Moment], Shape]
 def play(counts: Sequence[int], costs: ShapeCosts, choose: Choice) -> Replayed:
     """Return what a policy trains when its changes cost what the costs say."""
     grid, again_s = costs.grid, costs.again_s()
-    shape, before, unpaid_s = IDLE, 0, 0.0
+    shape, before, unpaid_s, changes = IDLE, 0, 0.0, 0
     samples, shapes = [], []
     for number, now in enumerate(counts):
-        chosen = choose(Moment(number, shape, before, now, unpaid_s, tuple(counts[:number])))
+        changes += number > 0 and now != before
+        past = tuple(counts[max(number - PAST, 0) : number])
+        chosen = choose(Moment(number, shape, before, now, unpaid_s, past, changes))
         place = grid.place(chosen)
         cost_s = float(costs.row(grid.place(shape), before, max(before - now, 0))[place])
         if cost_s > 0.0:

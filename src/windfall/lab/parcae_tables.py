@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +98,12 @@ def read_model(folder: Path, name: str, *, every_stage: bool = False) -> ParcaeM
         raise Misuse(
             f"--data: the tables in {tables(folder)} have no {error} of {key}: pass the published ones"
         ) from error
+
+
+@cache
+def kept_model(folder: Path, name: str, *, every_stage: bool = False) -> ParcaeModel:
+    """Return a model as `read_model` does, read once."""
+    return read_model(folder, name, every_stage=every_stage)
 
 
 def _times(costs: Any, key: str, every_stage: bool) -> MigrationTimes:

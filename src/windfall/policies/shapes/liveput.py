@@ -88,10 +88,23 @@ def plan(view: LiveputView, costs: ShapeCosts, programme: Programme = Programme.
     Raises:
         Misuse: `ONE_MAXIMUM` with costs that are not of that kind.
     """
+    return _planned(view, costs, _values(view, costs, programme))[0]
+
+
+def plan_and_worth(view: LiveputView, costs: ShapeCosts, programme: Programme) -> tuple[LiveputPlan, Floats]:
+    """Return the same, and what each shape for now is expected to train until the end, by its place; -inf if it does not fit.
+
+    Raises:
+        Misuse: as `plan`.
+    """
+    return _planned(view, costs, _values(view, costs, programme))
+
+
+def _planned(view: LiveputView, costs: ShapeCosts, following: list[Floats]) -> tuple[LiveputPlan, Floats]:
     grid = costs.grid
-    following = _values(view, costs, programme)
     place, machines = grid.place(view.shape), view.machines
-    samples, shapes = 0.0, []
+    shapes: list[Shape] = []
+    worth = np.zeros(0)
     for number, count in enumerate(view.counts):
         cost_s = costs.row(place, machines, max(machines - count, 0))
         if number == 0:
@@ -99,12 +112,12 @@ def plan(view: LiveputView, costs: ShapeCosts, programme: Programme = Programme.
         gains = _gains(grid.samples_per_s, cost_s, following[number], view.interval_s)
         gains[grid.machines > count] = -np.inf
         if number == 0:
-            samples = float(gains.max())
+            worth = gains
         if gains[place] < gains.max():
             place = int(np.argmax(gains))
         shapes.append(grid.shapes[place])
         machines = count
-    return LiveputPlan(tuple(shapes), samples)
+    return LiveputPlan(tuple(shapes), float(worth.max())), worth
 
 
 def _with_unpaid(cost_s: Floats, costs: ShapeCosts, unpaid_s: float) -> Floats:
