@@ -26,6 +26,7 @@ WORDS = frozenset(
         "bags",
         "tier_layout",
         "tier_status",
+        "shape_layout",
     }
 )
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
@@ -49,6 +50,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "bags": (frozenset({"terms", "structs"}), NONE),
     "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
     "tier_status": (frozenset({"structs", "terms"}), NONE),
+    "shape_layout": (frozenset({"structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
     "results": (frozenset({"terms", "events", "structs"}), NONE),

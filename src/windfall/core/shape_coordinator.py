@@ -1,0 +1,108 @@
+"""What decides for an elastic training: it hears reports, takes silent machines for lost, and says what the next layout is.
+
+It has nothing but the newest layout, which is in the run's log, and what it is told: one that starts again listens before it
+takes any machine for lost.  Training does not wait for it, but for what a loss has taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windfall.core.shape_decisions import Chooser, ShapeFacts, named_by, next_shape_layout
+from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.structs import Struct
+
+
+class ShapePatience(Struct, frozen=True):
+    """How long machines may be silent.
+
+    Attributes:
+        lost_after_s: a machine is lost then [s].
+        reliable_lost_after_s: the same of a reliable one [s].
+        broken_lost_after_s: the same of one to which another's connection broke [s].
+        listen_s: how long a coordinator that starts waits for machines that the layout names [s].
+    """
+
+    lost_after_s: float = 5.0
+    reliable_lost_after_s: float = 15.0
+    broken_lost_after_s: float = 0.3
+    listen_s: float = 5.0
+
+
+class ShapeCoordinator:
+    """What one coordinator knows.
+
+    Args:
+        layout: the newest, which this coordinator has written.
+        choose: the policy for shapes.
+        patience: with machines.
+        now_s: a monotonic time [s].
+
+    Attributes:
+        layout: the newest.
+    """
+
+    def __init__(self, layout: ShapeLayout, choose: Chooser, patience: ShapePatience, now_s: float) -> None:
+        self.layout = layout
+        self._choose, self._patience = choose, patience
+        self._listens_until_s = now_s + (patience.listen_s if layout.coordinator > 1 else 0.0)
+        self._reports: dict[str, ShapeReport] = {}
+        self._reported_s: dict[str, float] = {}
+        self._awaited_s = dict.fromkeys(named_by(layout), now_s + patience.listen_s)
+        self._lost: set[str] = set()
+
+    @property
+    def reports(self) -> Mapping[str, ShapeReport]:
+        """The newest report of each machine, of those to this coordinator."""
+        return self._reports
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Machines that are lost for ever."""
+        return frozenset(self._lost)
+
+    def take(self, report: ShapeReport, now_s: float) -> None:
+        """Take in a report; one to another coordinator, of a lost machine, or older than another changes nothing."""
+        known = self._reports.get(report.machine)
+        if report.machine in self._lost or report.coordinator != self.layout.coordinator:
+            return
+        if known is None or report.number > known.number:
+            self._reports[report.machine] = report
+            self._reported_s[report.machine] = now_s
+            self._awaited_s.pop(report.machine, None)
+
+    def next(self, now_s: float, stored: int) -> ShapeLayout | None:
+        """Return the layout to be written next; None: this one stands, or a report is needed first.
+
+        Args:
+            now_s: the time of the clock that `take` had [s].
+            stored: the newest step that is whole in the store.
+        """
+        self._lost |= self._silent(now_s)
+        resting = self.layout.stop or not self.layout.stages
+        if now_s < self._listens_until_s and (resting or self._awaited_s):
+            return None
+        return next_shape_layout(self.layout, ShapeFacts(self._reports, self.lost, stored), self._choose)
+
+    def written(self, layout: ShapeLayout) -> None:
+        """Take in that a layout is in the log."""
+        self.layout = layout
+
+    def _silent(self, now_s: float) -> set[str]:
+        patience = self._patience
+        broken = {
+            name
+            for report in self._reports.values()
+            if report.machine not in self._lost and report.term == self.layout.term
+            for name in report.broken
+        }
+        silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s}
+        for name, reported_s in self._reported_s.items():
+            limit_s = patience.reliable_lost_after_s if self._reports[name].reliable else patience.lost_after_s
+            if name in broken:
+                limit_s = min(limit_s, patience.broken_lost_after_s)
+            if now_s - reported_s > limit_s:
+                silent.add(name)
+        for name in silent:
+            self._awaited_s.pop(name, None)
+        return silent

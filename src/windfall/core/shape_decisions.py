@@ -1,0 +1,298 @@
+"""The next layout of an elastic training, by the newest one, what machines report, and which are lost.
+
+A machine that sees a layout makes itself so; what the kinds of layouts mean is in `shape_layout`.
+
+- **Stop** if a machine that trains is lost, or reports that it has stopped: the layout is given up.
+- **Begin** once all have stopped and reported what they hold: at the newest step of which every layer can be had, from a
+  survivor, the backup or the store.  No machine is more than one step ahead of another, each holds the step before too, and the
+  backup is at most one step behind: so at most one step is redone as long as each layer has a replica or the backup.
+- **Plan** if the machines that can train, their notices or the policy ask for another shape, or the backup for another machine:
+  all change after the same step, and nothing is redone.  One change at a time: the next waits until all have made this one.
+- **Wait** if there are too few machines for any shape.
+
+Source: Parcae (NSDI 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from windfall.models.migrations import even_cut
+from windfall.models.shapes import IDLE, Shape
+from windfall.policies.shapes.stage_placement import Sources, StageGrid, moves_to, place_stages
+from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.structs import Struct, replace
+
+
+class ShapeMoment(Struct, frozen=True):
+    """What the choice of a shape depends on.
+
+    Attributes:
+        shape: the one that is trained; `IDLE`: none.
+        trained_by: machines that train in it.
+        ready: machines that can train and stay.
+        leaving: how many more there are whose end is announced.
+        layers: of the model.
+        micro_batches: of a step; 0 if not known.
+    """
+
+    shape: Shape
+    trained_by: int
+    ready: int
+    leaving: int
+    layers: int
+    micro_batches: int
+
+
+class ShapeChoice(Struct, frozen=True):
+    """A shape and the reason for it."""
+
+    shape: Shape
+    because: str
+
+
+Chooser = Callable[[ShapeMoment], ShapeChoice]
+
+
+class ShapeFacts(Struct, frozen=True):
+    """What a coordinator knows beside the newest layout.
+
+    Attributes:
+        reports: the newest of each machine, to this coordinator; those of lost ones too.
+        lost: machines that are lost for ever.
+        stored: the newest step that is whole in the store; 0 for none.
+    """
+
+    reports: Mapping[str, ShapeReport]
+    lost: frozenset[str]
+    stored: int
+
+    def there(self) -> tuple[ShapeReport, ...]:
+        """Return the reports of machines that are not lost, the longest-running machine first."""
+        found = [report for name, report in self.reports.items() if name not in self.lost]
+        return tuple(sorted(found, key=lambda report: (report.started_s, report.machine)))
+
+
+def first_layout(stored: int) -> ShapeLayout:
+    """Return the layout with which training begins: all wait for machines.
+
+    Args:
+        stored: the newest step that is whole in the store.
+    """
+    return ShapeLayout(1, 1, 1, 0, stored, 0, 0, (), (), (), (), None, False, 0, stored, None, "training begins")
+
+
+def taken_by_next_shape_coordinator(layout: ShapeLayout) -> ShapeLayout:
+    """Return the record that a coordinator which starts writes before anything else: reports to it are fresh."""
+    return replace(layout, record=layout.record + 1, coordinator=layout.coordinator + 1)
+
+
+def shape_of(layout: ShapeLayout) -> Shape:
+    """Return the shape that is trained; `IDLE` if all stop or wait."""
+    return IDLE if layout.stop else Shape(layout.pipelines, layout.stages)
+
+
+def named_by(layout: ShapeLayout) -> frozenset[str]:
+    """Return the machines that a layout needs until all have made it."""
+    backup = () if layout.backup is None else (layout.backup,)
+    return frozenset((*(place.machine for place in layout.places), *layout.left, *backup))
+
+
+def next_shape_layout(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayout | None:
+    """Return the next layout; None: this one stands, or a report or a machine is needed first."""
+    if layout.over:
+        return None
+    steps = max([0, *(report.steps for report in facts.there())])
+    if steps and facts.stored >= steps:
+        return replace(_next(layout, facts, f"step {steps}, the last one, is stored"), over=True)
+    if layout.stop or not layout.stages:
+        return _begun(layout, facts, choose)
+    trouble = _trouble(layout, facts)
+    if trouble:
+        return replace(_next(layout, facts, trouble), stop=True)
+    return _planned(layout, facts, choose)
+
+
+def newest_held(held: Sequence[tuple[int, int, int]], step: int) -> frozenset[int]:
+    """Return the layers of a step that a machine has."""
+    return frozenset(layer for first, end, of in held if of == step for layer in range(first, end))
+
+
+def _next(layout: ShapeLayout, facts: ShapeFacts, because: str) -> ShapeLayout:
+    """Return the next layout, which is as the newest one, and moves nothing."""
+    return replace(
+        layout,
+        record=layout.record + 1,
+        version=layout.version + 1,
+        checkpoint=max(layout.checkpoint, facts.stored),
+        step=None,
+        moves=(),
+        because=because,
+    )
+
+
+def _waiting(layout: ShapeLayout, facts: ShapeFacts, because: str) -> ShapeLayout:
+    left = tuple(place.machine for place in layout.places)
+    found = replace(_next(layout, facts, because), stop=False, pipelines=0, stages=0, cut=(), places=(), left=left)
+    return replace(found, backup=_backup(layout, facts))
+
+
+# ------------------------------------------------------------------------------------------------------- a loss, and after it
+
+
+def _trouble(layout: ShapeLayout, facts: ShapeFacts) -> str:
+    """Return why a layout cannot be trained, or not be made; empty if it can."""
+    needed = {place.machine for place in layout.places}
+    if not _made(layout, facts):
+        needed |= {*layout.left, *(move.source for move in layout.moves if move.target != layout.backup)}
+    gone = sorted(needed & facts.lost)
+    if gone:
+        return f"lost: {', '.join(gone)}"
+    # A report from before this term began says nothing of it.
+    stopped = [
+        one.machine for one in facts.there() if one.machine in needed and one.stopped and one.term == layout.term
+    ]
+    return f"stopped: {', '.join(stopped)}" if stopped and layout.stages else ""
+
+
+def _made(layout: ShapeLayout, facts: ShapeFacts) -> bool:
+    """Return whether all that train, or keep the backup, have made a layout, or stopped for it."""
+    there = {report.machine: report for report in facts.there()}
+    named = {place.machine for place in layout.places} | ({layout.backup} if layout.backup else set())
+    if layout.stop or not layout.stages:
+        named |= {*layout.left, *(report.machine for report in facts.there() if report.term)}
+    return all(name in there and there[name].layout >= layout.version for name in named - facts.lost)
+
+
+def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayout | None:
+    """Return the layout with which a term begins, once all have stopped; None: not all have, or there are too few machines."""
+    if not _made(layout, facts):
+        # Those that train on until the planned end would wait for a machine that does not come.
+        trouble = "" if layout.stop else _trouble(layout, facts)
+        return replace(_next(layout, facts, trouble), stop=True) if trouble else None
+    shape, because = _choice(layout, facts, choose)
+    if shape == IDLE:
+        return _waiting(layout, facts, because) if layout.stages else None
+    there = facts.there()
+    step, whole = newest_whole(there, facts.stored)
+    trained = max([step, *(one.trained for one in facts.reports.values() if one.term == layout.term)])
+    # A checkpoint may be of steps that were taken back, and trained again: it is never mixed with what machines hold.
+    held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
+    taken_back = f"; steps taken back: {trained - step}" if trained > step else ""
+    found = _placed(layout, facts, shape, Sources(held, _last(facts), not whole), f"{because}{taken_back}")
+    return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + trained - step)
+
+
+def newest_whole(reports: Sequence[ShapeReport], stored: int) -> tuple[int, bool]:
+    """Return the newest step of which every layer can be had, and whether machines have them all; else it is the store's."""
+    steps, layers = {step for report in reports for _, _, step in report.held if step >= stored}, _layers(reports)
+    for step in sorted(steps, reverse=True):
+        if len(frozenset[int]().union(*(newest_held(report.held, step) for report in reports))) >= layers:
+            return step, True
+    return stored, False
+
+
+def released(layout: ShapeLayout, facts: ShapeFacts) -> frozenset[str]:
+    """Return the machines of those to leave that may end: nothing is needed of them any more."""
+    leaving = frozenset(one.machine for one in facts.there() if one.leaving)
+    if not leaving or not _made(layout, facts):
+        return frozenset()
+    if layout.stop or not layout.stages:
+        there = facts.there()
+        step, _ = newest_whole(there, facts.stored)
+        found, _ = newest_whole([one for one in there if one.machine not in leaving], facts.stored)
+        return leaving if found == step else frozenset()
+    return leaving - named_by(layout) | (leaving & frozenset(layout.left))
+
+
+# ------------------------------------------------------------------------------------------------------------ planned changes
+
+
+def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayout | None:
+    """Return the next layout while all is well; None: this one stands, or not all have made it."""
+    if not _made(layout, facts):
+        return None
+    shape, because = _choice(layout, facts, choose)
+    if shape == IDLE:
+        return _waiting(layout, facts, because)
+    leaving = [one.machine for one in facts.there() if one.leaving and layout.layers(one.machine)]
+    if shape == shape_of(layout):
+        backup = _backup(layout, facts)
+        if not leaving and not _backup_lacks(layout, facts):
+            return None
+        because = f"{', '.join(leaving)} to leave" if leaving else f"the backup is on {backup or 'no machine'}"
+    # The backup may be a step behind, so that it sends nothing.
+    held = {report.machine: frozenset(layout.layers(report.machine)) for report in facts.there()}
+    return _placed(layout, facts, shape, Sources(held, _last(facts)), because)
+
+
+# -------------------------------------------------------------------------------------------------------------------- choices
+
+
+def _layers(reports: Sequence[ShapeReport]) -> int:
+    return max([0, *(report.layers for report in reports)])
+
+
+def _ready(reports: Sequence[ShapeReport]) -> list[ShapeReport]:
+    """Return the machines that can train: the model is built there, and they may be preempted, but are not yet to leave."""
+    return [one for one in reports if one.layers and one.address and not one.reliable and not one.leaving]
+
+
+def _choice(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> tuple[Shape, str]:
+    there = facts.there()
+    ready = _ready(there)
+    before = [place for place in layout.places if place.machine not in facts.lost]
+    moment = ShapeMoment(
+        Shape(layout.pipelines, layout.stages),
+        len(before),
+        len(ready),
+        sum(one.leaving for one in there if not one.reliable),
+        _layers(there),
+        max([0, *(one.micro_batches for one in there)]),
+    )
+    if not ready:
+        return IDLE, "no machine can train"
+    choice = choose(moment)
+    assert choice.shape.machines <= len(ready), f"{choice.shape} is chosen for {len(ready)} machines"
+    return choice.shape, choice.because
+
+
+def _backup(layout: ShapeLayout, facts: ShapeFacts) -> str | None:
+    """Return the machine that keeps the state of every stage: the one that does, while it is there."""
+    reliable = [one.machine for one in facts.there() if one.reliable and not one.leaving and one.address]
+    return layout.backup if layout.backup in reliable else next(iter(reliable), None)
+
+
+def _backup_lacks(layout: ShapeLayout, facts: ShapeFacts) -> bool:
+    """Return whether the backup lacks the state, since it is another machine, or since it has stopped by itself."""
+    backup = _backup(layout, facts)
+    return backup != layout.backup or (backup is not None and facts.reports[backup].stopped)
+
+
+def _last(facts: ShapeFacts) -> frozenset[str]:
+    """Return the machines that send only what no other one has."""
+    return frozenset(one.machine for one in facts.there() if one.leaving or one.reliable)
+
+
+def _placed(layout: ShapeLayout, facts: ShapeFacts, shape: Shape, sources: Sources, because: str) -> ShapeLayout:
+    """Return a layout of this shape, with its places and moves."""
+    there = facts.there()
+    cut = even_cut(_layers(there), shape.stages)
+    places = place_stages(
+        StageGrid(cut, shape.pipelines), [one.machine for one in _ready(there)], sources.held, layout.places
+    )
+    targets = {place.machine: range(cut[place.stage], cut[place.stage + 1]) for place in places}
+    backup = _backup(layout, facts)
+    if backup is not None and (layout.stop or not layout.stages or _backup_lacks(layout, facts)):
+        targets[backup] = range(cut[-1])
+    return replace(
+        _next(layout, facts, because),
+        pipelines=shape.pipelines,
+        stages=shape.stages,
+        cut=cut,
+        places=places,
+        left=tuple(sorted({place.machine for place in layout.places} - targets.keys())),
+        moves=moves_to(targets, sources),
+        stop=False,
+        backup=backup,
+    )
