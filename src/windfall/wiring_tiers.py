@@ -215,7 +215,7 @@ def _node(machine: _TierMachineProgram, body: Mapping[str, Any], folder: str) ->
 
 
 def _is_over(machine: _TierMachineProgram, node: TierNode, body: Mapping[str, Any]) -> bool:
-    """Look after the machine; return whether training is over, or else that this machine is to leave or to join anew.
+    """Look after the machine; return whether training is over, or else that this machine is to leave, or to join again.
 
     Raises:
         NodeLost: the machine must be started again.
