@@ -49,6 +49,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"terms", "structs"}), NONE),
     "bags": (frozenset({"terms", "structs"}), NONE),
     "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
+    "shape_layout": (frozenset({"structs"}), NONE),
     "tier_status": (frozenset({"structs", "terms"}), NONE),
     "shape_layout": (frozenset({"structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
@@ -104,6 +105,26 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "runtimes.tier_coordinator_loop": (
         WORDS | {"runtimes", "core.bulk_watch", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
         NONE,
+    ),
+    **dict.fromkeys(
+        (
+            "runtimes.shape_backup",
+            "runtimes.shape_engine",
+            "runtimes.shape_layers",
+            "runtimes.shape_links",
+            "runtimes.shape_member",
+            "runtimes.shape_samples",
+            "runtimes.shape_stage",
+            "runtimes.shape_states",
+            "runtimes.shape_watch",
+        ),
+        (WORDS | {"wire", "runtimes"}, frozenset({"numpy", "torch"})),
+    ),
+    "elastic": (
+        WORDS
+        | {"runtimes.shape_engine", "runtimes.shape_watch", "wire.environment"}
+        | {"linux.clock", "settings", "storage.object_stores", "storage.store_operations"},
+        frozenset({"torch"}),
     ),
     "apps": (
         WORDS | {"runtimes.parameter_partition", "runtimes.tier_program", "spelling", "apps"},

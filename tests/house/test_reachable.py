@@ -11,7 +11,14 @@ from tests.house.source import PACKAGE, imports, module_name, parse, python_file
 
 # What users and processes of ours start or import by name.
 SCRIPTS_IMPORT = frozenset(
-    {"windfall", "windfall.paramserver", "windfall.sdk.torch", "windfall.sdk.transformers", "windfall.sdk.lightning"}
+    {
+        "windfall",
+        "windfall.elastic",
+        "windfall.paramserver",
+        "windfall.sdk.torch",
+        "windfall.sdk.transformers",
+        "windfall.sdk.lightning",
+    }
 )
 COMMANDS = frozenset({"windfall.cli.main", "windfall.wire.metadata_server", "windfall.wire.agent_archive"})
 

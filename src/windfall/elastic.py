@@ -1,0 +1,99 @@
+"""Training that changes its shape while machines come and go: `import windfall.elastic as elastic`.
+
+    model = elastic.Model(layers, loss, optimizer, batch=256, micro_batch=4)
+    for step, loss in model.train(dataset, steps=20_000):
+        ...
+
+The lines are the same on one machine and on thirty.  A job with `runtime: elastic` runs the script on each of its machines;
+they share the batch (data parallelism) and the layers (stages of a pipeline) as the job's coordinator says, from step to step.
+Started by hand, the script trains alone, with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from windfall.wire import environment
+
+
+class Model:
+    """A model that is trained in stages.
+
+    Args:
+        layers: an `nn.Sequential` or a list of modules; it can be cut between any two.
+        loss: called with (output, target) of a micro-batch; returns their mean.
+        optimizer: called with a list of parameters; returns a torch optimizer.  Each layer gets one of its own.
+        batch: samples of a step, of all machines together.
+        micro_batch: samples that go through the layers at once; the batch is a multiple of it.
+        seed: of the samples' order and of chance in layers and data.
+        deterministic: the result does not depend on the machines, to the last bit; None: what the job file says, else no.
+        shuffle: take the samples in another order each epoch.
+        schedule: called with a step; returns by what learning rates are multiplied.
+        clip_norm: largest norm of the gradient of all layers; None: no limit.
+        save_every: steps between checkpoints; 0: at the end alone.
+        device: on which it is trained.
+        collate: makes a batch of a list of samples; None: as torch's DataLoader does.
+
+    Raises:
+        Misuse: the layers cannot be cut, or the batch is not a multiple of `micro_batch`.
+    """
+
+    def __init__(
+        self,
+        layers: Any,
+        loss: Callable[[Any, Any], Any],
+        optimizer: Callable[[list[Any]], Any],
+        *,
+        batch: int,
+        micro_batch: int,
+        seed: int = 0,
+        deterministic: bool | None = None,
+        shuffle: bool = True,
+        schedule: Callable[[int], float] | None = None,
+        clip_norm: float | None = None,
+        save_every: int = 0,
+        device: Any = "cpu",
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        from torch.utils.data import default_collate  # noqa: PLC0415 - who does not train needs no torch
+
+        from windfall.runtimes.shape_engine import ShapeEngine, TrainSettings  # noqa: PLC0415 - the same
+        from windfall.runtimes.shape_watch import ShapeWatch  # noqa: PLC0415 - the same
+
+        path = os.environ.get(environment.ELASTIC)
+        self._watch = ShapeWatch(path) if path else None
+        of_job = dict(self._watch.place.settings) if self._watch is not None else {}
+        exact = deterministic if deterministic is not None else bool(of_job.get("deterministic", False))
+        settings = TrainSettings(
+            batch, micro_batch, int(of_job.get("seed", seed)), exact, shuffle, schedule, clip_norm,
+            int(of_job.get("save_every", save_every)), device, collate or default_collate,
+        )  # fmt: skip
+        self._engine = ShapeEngine(layers, loss, optimizer, settings)
+
+    def train(self, dataset: Any, steps: int) -> Iterator[tuple[int, float]]:
+        """Train, and yield (step, loss) of each step in which this machine takes part.
+
+        After a loss of machines a step may come twice.  On a machine that only waits for others to be lost nothing comes.
+
+        Args:
+            dataset: has `len()`, and `dataset[i]` returns (input, target).
+            steps: with which training ends.
+
+        Raises:
+            Misuse: the script's data, layers or numbers do not allow it.
+        """
+        return self._engine.train(dataset, steps, self._watch, _objects_of(self._watch))
+
+
+def _objects_of(watch: Any) -> Any:
+    if watch is None or not watch.place.url:
+        return None
+    # A script that trains alone needs no store.
+    from windfall.linux.clock import SystemClock  # noqa: PLC0415
+    from windfall.settings import patience_s  # noqa: PLC0415
+    from windfall.storage.object_stores import open_store  # noqa: PLC0415
+    from windfall.storage.store_operations import RetryPolicy  # noqa: PLC0415
+
+    return open_store(watch.place.url, retry=RetryPolicy(SystemClock(), budget_s=patience_s()))

@@ -1,0 +1,282 @@
+"""A machine's connection to the coordinator: it sees the newest layout, and says what it is doing, through a TCP store.
+
+The store is at the leading machine, and another one follows when that is lost; the file that names this machine then names the
+new one.  Nothing that trains waits for it: a thread reads layouts and writes reports, and tries again while it cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch.distributed as dist
+
+from windfall.errors import Misuse
+from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.structs import Struct, replace
+
+LOOK_EVERY_S = 0.02
+"""How often layouts are read [s]."""
+REPORT_EVERY_S = 0.05
+"""How often a report is written; what is more than another step is reported at once [s]."""
+ANSWER_WITHIN_S = 5.0
+"""How long a store may take to answer [s]."""
+LAYOUT = "layout"
+TERMS = "terms"
+
+
+class ElasticPlace(Struct, frozen=True):
+    """What a machine is told when its script starts: the file that the environment names.
+
+    Attributes:
+        store: host and port of the TCP store.
+        machine: name of this one.
+        address: at which its peers reach it.
+        reliable: it cannot be preempted; it keeps state, and trains nothing.
+        started_s: instant at which it joined [s].
+        leaving: its end is announced.
+        url: of the run's store; empty: none.
+        settings: of the job.
+    """
+
+    store: str
+    machine: str
+    address: str = "127.0.0.1"
+    reliable: bool = False
+    started_s: float = 0.0
+    leaving: bool = False
+    url: str = ""
+    settings: Mapping[str, Any] = {}
+
+
+def version_of(layout: ShapeLayout | None) -> int:
+    """Return a layout's version; 0 for none."""
+    return 0 if layout is None else layout.version
+
+
+def read_place(path: str) -> ElasticPlace:
+    """Read the file.
+
+    Raises:
+        Misuse: it is not there, or damaged.
+    """
+    try:
+        place: ElasticPlace = msgspec.json.decode(Path(path).read_bytes(), type=ElasticPlace)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Misuse(f"{path} does not say which machine of an elastic training this is: {error}") from None
+    return place
+
+
+def connected(address: str) -> Any:
+    """Return a connection to a TCP store.
+
+    Raises:
+        OSError, RuntimeError: it does not answer.
+    """
+    host, _, port = address.rpartition(":")
+    # torch would try for long, and say so at length.
+    socket.create_connection((host, int(port)), ANSWER_WITHIN_S).close()
+    return dist.TCPStore(
+        host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=ANSWER_WITHIN_S)
+    )
+
+
+class ShapeWatch:
+    """Sees layouts and writes reports, in a thread.
+
+    Args:
+        path: of the file that names this machine.
+
+    Attributes:
+        place: what the file says.
+        report: what is reported next; replace it as a whole, by `update`.
+        taken_for_lost: the coordinator has given this machine up, and others do its work.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.place = read_place(path)
+        place = self.place
+        self.report = ShapeReport(
+            place.machine, place.reliable, place.started_s, place.leaving, 0, 0, place.address, 0, 0, 0,
+            stopped=False, held=(), trained=0,
+        )  # fmt: skip
+        self.taken_for_lost = False
+        self._written: ShapeReport | None = None
+        self._written_at_s = 0.0
+        self._changed = threading.Condition()
+        self._newest: ShapeLayout | None = None
+        self._guard: Callable[[ShapeLayout | None], None] | None = None
+        self._guarded = 0
+        self._posts: list[tuple[str, bytes]] = []
+        self._closed = False
+        self._mtime_ns = os.stat(path).st_mtime_ns
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write the last report, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(2 * ANSWER_WITHIN_S)
+
+    # ------------------------------------------------------------------------------------------------------------ what it says
+
+    def update(self, **changes: Any) -> None:
+        """Report something else from now on."""
+        with self._changed:
+            self.report = replace(self.report, **changes)
+            if not changes.keys() <= {"trained", "step_s", "held"}:
+                self._changed.notify_all()
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key of the store, soon."""
+        with self._changed:
+            self._posts = [one for one in self._posts if one[0] != key] + [(key, value)]
+            self._changed.notify_all()
+
+    def agree(self, key: str, value: bytes) -> bytes:
+        """Set a key of the store unless it has a value, and return what it has.
+
+        Raises:
+            OSError, RuntimeError: the store does not answer.
+        """
+        found: bytes = self.store().compare_set(key, "", value.decode())
+        return found
+
+    def store(self) -> Any:
+        """Return a connection of the caller's own.
+
+        Raises:
+            OSError, RuntimeError: it does not answer.
+        """
+        return connected(self.place.store)
+
+    # ----------------------------------------------------------------------------------------------------------- what it sees
+
+    @property
+    def newest(self) -> ShapeLayout | None:
+        """The newest layout."""
+        return self._newest
+
+    def next_layout(self, wanted: Callable[[ShapeLayout], bool], within_s: float | None = None) -> ShapeLayout | None:
+        """Wait for a layout, and return it; None if there is none in time."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.taken_for_lost or (self._newest is not None and wanted(self._newest)), within_s
+            )
+            return self._newest if self._newest is not None and wanted(self._newest) else None
+
+    def guard(self, layout: ShapeLayout | None, alarm: Callable[[ShapeLayout | None], None]) -> None:
+        """Call a function when a newer layout is seen, or with None when a peer has met a broken connection in this one.
+
+        It is called by the thread, at most once for each; with a layout that is seen already at once.
+        """
+        with self._changed:
+            self._guarded, self._guard = version_of(layout), alarm
+            newest = self._newest
+        if newest is not None and version_of(newest) > version_of(layout):
+            alarm(newest)
+
+    def unguard(self) -> None:
+        """Call it no more."""
+        with self._changed:
+            self._guard = None
+
+    # ----------------------------------------------------------------------------------------------------------------- inside
+
+    def _run(self) -> None:
+        store: Any = None
+        while True:
+            try:
+                if store is None:
+                    store, self._written = connected(self.place.store), None
+                self._look(store)
+                self._write(store)
+            except (OSError, RuntimeError):
+                # The leading machine is lost, or busy: the file will say where the next one is.
+                store = None
+            with self._changed:
+                if self._closed:
+                    return
+                self._changed.wait(LOOK_EVERY_S)
+            self._look_at_file()
+
+    def _look_at_file(self) -> None:
+        with contextlib.suppress(OSError, Misuse):
+            mtime_ns = os.stat(self._path).st_mtime_ns
+            if mtime_ns != self._mtime_ns:
+                self.place, self._mtime_ns = read_place(self._path), mtime_ns
+                self.update(leaving=self.place.leaving)
+
+    def _look(self, store: Any) -> None:
+        if store.check([f"lost/{self.place.machine}"]):
+            with self._changed:
+                self.taken_for_lost = True
+                self._changed.notify_all()
+        if not store.check([LAYOUT]):
+            return
+        layout = msgspec.json.decode(store.get(LAYOUT), type=ShapeLayout)
+        guard, old = self._guard, self._newest
+        if old is None or layout.record > old.record:
+            with self._changed:
+                self._newest = layout
+                self.report = replace(self.report, coordinator=layout.coordinator)
+                self._changed.notify_all()
+            if guard is not None and layout.version > self._guarded:
+                if ends(layout):
+                    # Before its connections break: who sees that looks here why.
+                    store.set(broken_key(self._guarded), b"1")
+                guard(layout)
+        elif guard is not None and store.check([broken_key(self._guarded)]):
+            self.unguard()
+            guard(None)
+
+    def _write(self, store: Any) -> None:
+        with self._changed:
+            posts, self._posts = self._posts, []
+            report, now_s = self.report, time.monotonic()
+        for key, value in posts:
+            store.set(key, value)
+        old, waited_s = self._written, now_s - self._written_at_s
+        if old is not None and not self._closed and waited_s < REPORT_EVERY_S and not _differs(old, report):
+            return
+        with self._changed:
+            report = self.report = replace(self.report, number=self.report.number + 1)
+        store.set(f"report/{report.machine}", msgspec.json.encode(report))
+        self._written, self._written_at_s = report, now_s
+
+
+def broken_key(version: int) -> str:
+    """Return the key that says that a layout's machines have given it up."""
+    return f"broken/{version}"
+
+
+def ready_key(version: int, machine: str) -> str:
+    """Return the key that says that a machine is ready for a layout."""
+    return f"ready/{version}/{machine}"
+
+
+def ends(newer: ShapeLayout) -> bool:
+    """Return whether a layout ends the one before at once."""
+    return newer.stop or newer.over or newer.step is not None
+
+
+def _differs(old: ShapeReport, new: ShapeReport) -> bool:
+    """Return whether more has changed than what changes with every step."""
+    same = replace(
+        new, number=old.number, held=old.held if not new.stopped else new.held, trained=old.trained, step_s=old.step_s
+    )
+    return same != old
