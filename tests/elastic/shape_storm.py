@@ -32,6 +32,7 @@ TURNS_MAX = 40_000
 PATIENCE = ShapePatience(lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, listen_s=900.0)
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40
+MACHINES = 8
 
 
 class ShapeStorm:
@@ -46,7 +47,7 @@ class ShapeStorm:
         self.fickle = self.rng.random() < 0.3
         self.least = self.rng.choice((1, 1, 1, 2, 3))
         self.save_every = self.rng.choice((1, 3, 5, 100))
-        self.turns, self.born = 0, 0
+        self.turns, self.born, self.now_s = 0, 0, 0.0
         self.network = Network(finished=self._finished, send=self._send)
         self.late: list[Callable[[], object]] = []
         self.log = [first_layout(0)]
@@ -61,7 +62,7 @@ class ShapeStorm:
             self._add(False)
 
     def _coordinator(self, layout: ShapeLayout) -> ShapeCoordinator:
-        return ShapeCoordinator(layout, self._choose, PATIENCE, float(self.turns))
+        return ShapeCoordinator(layout, self._choose, PATIENCE, self.now_s)
 
     def _add(self, reliable: bool) -> None:
         self.born += 1
@@ -87,6 +88,8 @@ class ShapeStorm:
         """
         while self.turns < TURNS_MAX:
             self.turns += 1
+            # With many machines each has its turn more seldom: none is silent by that.
+            self.now_s += min(1.0, MACHINES / len(self.network.machines))
             if self.log[-1].over:
                 self._compare()
                 return self.tally
@@ -157,7 +160,7 @@ class ShapeStorm:
     def _take(self, report: ShapeReport) -> None:
         if self.coordinator is None:
             return
-        self.coordinator.take(report, float(self.turns))
+        self.coordinator.take(report, self.now_s)
         if self.coordinator.reports.get(report.machine) is report and report.term == self.log[-1].term:
             self.reported = max(self.reported, report.trained)
 
@@ -186,7 +189,7 @@ class ShapeStorm:
             self.reported = layout.base
             self.tally["a coordinator followed"] += 1
             return
-        layout = self.coordinator.next(float(self.turns), self.network.newest_stored())
+        layout = self.coordinator.next(self.now_s, self.network.newest_stored())
         if layout is None:
             return
         demand(layout.record == len(self.log) + 1, f"records have no gap: {layout}")
