@@ -67,6 +67,10 @@ class ScriptedFleet:
         for name in names:
             self._processes[name].join(WITHIN_S)
 
+    def freeze(self, name: str) -> None:
+        """Let a machine stand still."""
+        os.kill(self._processes[name].pid, signal.SIGSTOP)
+
     def close(self) -> None:
         """End what is left."""
         for process in self._processes.values():
@@ -195,14 +199,37 @@ class ScriptedFleet:
         """Let the training come to its end."""
         self.wait_step(names, steps)
         end_s = time.monotonic() + WITHIN_S
-        objects = open_store(str(self.folder / "store"))
-        while newest_checkpoint(objects) < steps:
+        while self.stored() < steps:
             assert time.monotonic() < end_s
             time.sleep(0.01)
         self.over()
         self.join()
 
+    def common_step(self, names: Sequence[str]) -> int:
+        """Return the newest step of which these machines together hold all layers, and each that trained a state."""
+        steps = []
+        for layer in range(LAYERS):
+            held = set()
+            for name in names:
+                report = self.report(name)
+                assert report is not None
+                held |= {step for first, end, step in report.held if first <= layer < end}
+            steps.append(held)
+        return max(set.intersection(*steps))
+
+    def stored(self) -> int:
+        """Return the step of the newest checkpoint."""
+        return newest_checkpoint(open_store(str(self.folder / "store")))
+
     # -------------------------------------------------------------------------------------------------------------- results
+
+    def repeated(self) -> dict[str, int]:
+        """Return how many steps each machine has done more than once."""
+        found = {}
+        for path in sorted(self.folder.glob("*.steps")):
+            steps = [step for step, *_ in _lines(path)]
+            found[path.stem] = len(steps) - len(set(steps))
+        return found
 
     def losses(self) -> dict[int, float]:
         """Return each step's loss, which all machines must agree on; of a step that came twice the last."""
