@@ -195,6 +195,13 @@ class ScriptedFleet:
         self.wait_made(names)
         self.wait(names, lambda report: report.trained >= step)
 
+    def wait_failure(self, names: Sequence[str]) -> None:
+        """Wait until a machine reports that its program failed."""
+        end_s = time.monotonic() + WITHIN_S
+        while not any(report is not None and report.failure for report in map(self.report, names)):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+
     def finish(self, names: Sequence[str], steps: int) -> None:
         """Let the training come to its end."""
         self.wait_step(names, steps)

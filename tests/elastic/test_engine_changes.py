@@ -123,7 +123,7 @@ def test_a_stage_that_is_lost_whole_comes_from_the_backup(
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_the_loss_of_the_backup_stops_nothing(reference: tuple[dict[int, float], str], tmp_path: Path) -> None:
-    """The backup is killed and training continues; another one gets the state in a planned change, and then saves what is lost."""
+    """The backup is killed and training continues; another one gets the state in a planned change, then has what is lost."""
     with fleet(tmp_path / "run", steps=STEPS, wait_s=WAIT_S) as machines:
         machines.start("a", "b", "R1", "R2")
         machines.begin(1, 2, ["a", "b"], backup="R1")

@@ -233,7 +233,7 @@ class ShapeMember:
     def _agree(self, store: Any) -> None:
         """Check that this machine's script and packages are the others'."""
         mine = json.dumps(dict(self._terms.same), sort_keys=True)
-        _check_same(self._terms.same, json.loads(store.compare_set(TERMS, "", mine)), "another machine")
+        check_same(self._terms.same, json.loads(store.compare_set(TERMS, "", mine)), "another machine")
 
     def _group(self, store: Any, layout: ShapeLayout, name: str, machines: Sequence[str]) -> Links:
         prefix = dist.PrefixStore(f"shape/{layout.version}/{name}", store) if store is not None else None
@@ -302,7 +302,7 @@ class ShapeMember:
             raise LogDamaged(f"the run's store has no whole checkpoint of step {self.step}")
         wrote = json.loads(terms)
         # A checkpoint may be trained to another end, and with other packages.
-        _check_same(
+        check_same(
             {name: value for name, value in self._terms.same.items() if name not in ("steps", "torch")},
             wrote,
             CHECKPOINT,
@@ -458,7 +458,7 @@ class ShapeMember:
             self._watch.update(**changes)
 
 
-def _check_same(mine: Mapping[str, Any], others: Mapping[str, Any], who: str) -> None:
+def check_same(mine: Mapping[str, Any], others: Mapping[str, Any], who: str) -> None:
     """Check what must be the same everywhere.
 
     Raises:
