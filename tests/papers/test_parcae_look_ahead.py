@@ -11,12 +11,12 @@ from tests.papers.reference import FOLDER
 from tests.simulation.shared_data import DATA, needs_data
 from windfall.lab import parcae
 from windfall.lab import parcae_look_ahead as looking
-from windfall.lab import parcae_replay as replay
 from windfall.lab.parcae_tables import read_model
 from windfall.lab.published_rows import Options, PublishedRow
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
 from windfall.models.shapes import Shape
 from windfall.policies.shapes.shape_policy import ShapeSituation, decide
+from windfall.simulation import shape_replay
 
 TABLES = FOLDER / "parcae"
 needs_tables = pytest.mark.skipif(not TABLES.is_dir(), reason="Parcae's measured tables are not beside this checkout")
@@ -71,16 +71,16 @@ def test_a_policy_that_remembers_decides_as_one_that_does_not() -> None:
         PublishedCosts(example(every_stage=True), speeds(8)),
     )
     counts = (8, 8, 7, 8, 5, 5, 6, 8, 8, 2, 1, 0, 3, 8) * 3
-    choose = looking.deciding(costs, 3)
-    kept = replay.play(counts, charged, choose)
+    choose = shape_replay.deciding(costs, 3)
+    kept = shape_replay.play(counts, charged, choose)
 
-    def anew(seen: replay.Moment) -> Shape:
+    def anew(seen: shape_replay.Moment) -> Shape:
         now = ShapeSituation(seen.shape, seen.before, seen.now, unpaid_s=seen.unpaid_s)
         return decide(now, costs, look_ahead=3).shape
 
-    assert kept == replay.play(counts, charged, anew)
-    assert kept == replay.play(counts, charged, choose)
-    assert kept.shapes != replay.play(counts, charged, looking.deciding(costs, 1)).shapes
+    assert kept == shape_replay.play(counts, charged, anew)
+    assert kept == shape_replay.play(counts, charged, choose)
+    assert kept.shapes != shape_replay.play(counts, charged, shape_replay.deciding(costs, 1)).shapes
 
 
 @needs_tables
@@ -90,7 +90,9 @@ def test_a_look_that_follows_counts_grows_where_nothing_changes() -> None:
     costs, charged = BoundedCosts(model.times, model.speeds), PublishedCosts(model.times, model.speeds)
     calm = (*(12,) * 300, *(16,) * 12)
     restless = (*(12, 13) * 150, *(16,) * 12)
-    ends = [replay.play(counts, charged, looking.deciding(costs, None)).shapes[-1] for counts in (calm, restless)]
+    ends = [
+        shape_replay.play(counts, charged, shape_replay.deciding(costs, None)).shapes[-1] for counts in (calm, restless)
+    ]
 
     assert ends == [Shape(1, 16), Shape(1, 12)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,8 @@ from tests.models.migration_examples import example, speeds
 from tests.papers.reference import FOLDER, published
 from windfall.cli.main import main
 from windfall.errors import Misuse
-from windfall.lab import parcae
+from windfall.lab import parcae, parcae_policies
 from windfall.lab import parcae_published as paper
-from windfall.lab import parcae_replay as replay
 from windfall.lab import parcae_tables as tables
 from windfall.lab.published_rows import Options, PublishedRow, RowVerdict, replicated
 from windfall.models import count_forecasts as forecasts
@@ -23,6 +23,7 @@ from windfall.models.migration_costs import migration_cost
 from windfall.models.migrations import even_cut
 from windfall.models.shape_costs import PublishedCosts
 from windfall.models.shapes import Shape
+from windfall.simulation import shape_replay
 from windfall.structs import replace
 
 TABLES = FOLDER / "parcae"
@@ -40,7 +41,7 @@ def rows(part: str, *, data: bool = True) -> tuple[PublishedRow, ...]:
 
 @functools.cache
 def samples(name: str, policy: str) -> float:
-    return sum(parcae.played(TABLES, name, policy).samples)
+    return sum(parcae_policies.played(TABLES, name, policy).samples)
 
 
 def test_what_is_printed_is_what_the_reference_has() -> None:
@@ -98,7 +99,7 @@ def test_without_tables_every_other_number_cannot_be_computed(part: str) -> None
 
     assert found
     assert {(row.verdict, row.ours) for row in found} == {(RowVerdict.CANNOT, None)}
-    assert all(row.reason in {parcae.NO_DATA, parcae.OTHER_BATCHES} for row in found)
+    assert all(row.reason in {paper.NO_DATA, parcae.OTHER_BATCHES} for row in found)
 
 
 # ----------------------------------------------------------------------------------------------------------- the models
@@ -185,8 +186,8 @@ def test_a_change_longer_than_an_interval_takes_the_rest_from_the_next() -> None
     started_s = times.restart_s(Shape(1, 1), adding=True) + times.state_s(18e6)
     slow = replace(times, rendezvous_s=times.rendezvous_s + 90.0 - started_s)
     costs, rate = PublishedCosts(slow, speeds(2)), speeds(2).rate
-    staying = replay.play((1, 1, 1), costs, lambda seen: Shape(1, 1))
-    moving = replay.play((2, 2, 2), costs, lambda seen: Shape(1, 1) if seen.number == 0 else Shape(1, 2))
+    staying = shape_replay.play((1, 1, 1), costs, lambda seen: Shape(1, 1))
+    moving = shape_replay.play((2, 2, 2), costs, lambda seen: Shape(1, 1) if seen.number == 0 else Shape(1, 2))
     again_s = slow.restart_s(Shape(1, 2), adding=False)
     change_s = migration_cost(slow, Shape(1, 1), 2, 0, Shape(1, 2)).mean_s
 
@@ -196,14 +197,14 @@ def test_a_change_longer_than_an_interval_takes_the_rest_from_the_next() -> None
 
 def test_a_policy_sees_what_is_known_when_it_decides() -> None:
     """The machines of now and of before, and the counts before now; nothing of later, and now is not among the past."""
-    seen: list[replay.Moment] = []
+    seen: list[shape_replay.Moment] = []
     costs = PublishedCosts(example(every_stage=True), speeds(2))
 
-    def choose(moment: replay.Moment) -> Shape:
+    def choose(moment: shape_replay.Moment) -> Shape:
         seen.append(moment)
         return Shape(1, 1)
 
-    replay.play((2, 1, 2), costs, choose)
+    shape_replay.play((2, 1, 2), costs, choose)
 
     assert [(one.before, one.now, one.past) for one in seen] == [(0, 2, ()), (2, 1, (2,)), (1, 2, (2, 1))]
 
@@ -235,11 +236,29 @@ def test_one_policy_for_all_models_trains_what_the_best_published_one_does(name:
 def test_the_truth_is_worth_what_it_is_in_the_published_simulator(name: str) -> None:
     """At least 99.9 % of 8.958, 34.762, 441.06, 2242.9 and 1545.5 samples/s, and less than the free optimum."""
     printed = {"GPT-2": 34.762, "BERT": 441.06, "GPT-3": 8.958, "ResNet-152": 2242.9, "VGG-19": 1545.5}[name]
-    found = parcae.played(TABLES, name, paper.TRUTH)
+    found = parcae_policies.played(TABLES, name, paper.TRUTH)
 
     assert len(found.samples) == (666 if name == "GPT-3" else 683)
     assert found.per_s >= 0.999 * printed
     assert sum(found.samples) < samples(name, paper.IDEAL)
+
+
+@needs_tables
+def test_other_systems_rules_say_what_shapes_and_changes_take() -> None:
+    """GPT-3: the two parts that a reason names are the whole difference, no rule beats migration, and Bamboo's has no shape."""
+    ideal, found = samples("GPT-3", paper.IDEAL), parcae_policies.baselines(TABLES, "GPT-3")
+    rows = {row.item: row for row in parcae_policies._baseline_rows(TABLES, "GPT-3", "")}
+
+    for item, (note, run) in found.items():
+        row = rows[f"{item}, {note}" if note else item]
+        if run is None:
+            assert (item, row.ours) == (parcae_policies.BAMBOO, 0.0)
+            continue
+        parts = [float(number) for number in re.findall(r"([+-]\d+\.\d) %", row.reason)]
+        assert len(parts) == 2
+        assert sum(parts) == pytest.approx(100.0 * (sum(run.samples) / ideal - 1.0), abs=0.11)
+        assert sum(run.samples) < samples("GPT-3", paper.MIGRATING)
+    assert sum(found[parcae_policies.VARUNA][1].samples) < 0.6 * sum(found[parcae_policies.DEPTH][1].samples)  # type: ignore[union-attr]
 
 
 @needs_tables
@@ -248,7 +267,7 @@ def test_segments_are_the_published_ones() -> None:
     totals = published("parcae/sim_results.json")["results"]
     for name, key in paper.MODELS.items():
         for segment, interval in paper.SEGMENTS.items():
-            found = parcae.played(TABLES, name, paper.IDEAL, interval)
+            found = parcae_policies.played(TABLES, name, paper.IDEAL, interval)
             assert sum(found.samples) == pytest.approx(totals[key][segment][paper.IDEAL]["total_samples"], rel=1e-6)
 
 

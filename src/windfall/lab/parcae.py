@@ -12,42 +12,28 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from windfall.lab import parcae_elsewhere as elsewhere
 from windfall.lab import parcae_published as paper
-from windfall.lab import parcae_replay as replay
 from windfall.lab.parcae_look_ahead import look_ahead
-from windfall.lab.parcae_replay import Replayed
-from windfall.lab.parcae_tables import ParcaeModel, kept_model, read
+from windfall.lab.parcae_policies import ROUNDING_PCT, played, policies
+from windfall.lab.parcae_tables import kept_model, read
 from windfall.lab.published_rows import Options, PaperPart, Progress, PublishedRow, cannot, compared, unprinted
 from windfall.models import count_forecasts as forecasts
 from windfall.models.migration_costs import migration_cost
-from windfall.models.shape_costs import PublishedCosts
 from windfall.models.shapes import Shape
 from windfall.models.survivors import pipelines_left
-from windfall.policies.shapes.shape_choices import fixed_depth
 
-PAPER: Final = "Parcae"
-NO_DATA: Final = "needs the measured tables of Parcae's public program: pass their folder as --data"
-ROUNDING_PCT, MEAN_PCT, PLAN_PCT = 0.0001, 0.1, 0.1
-"""Totals without any draw match to rounding; those with mean costs, whose draws the published totals keep, within 0.1 %."""
+PAPER: Final = paper.PAPER
 COST_PCT: Final = 2.0
 FIRST: Final = 15
 """The first interval that was forecast in the published scores."""
-CHARGED: Final = "mean costs over all sets of lost machines, the last stage charged as published"
 
 
 def _folder(options: Options) -> Path | None:
     return None if options.folder is None else Path(options.folder)
-
-
-@cache
-def _costs(folder: Path, name: str) -> PublishedCosts:
-    model = kept_model(folder, name)
-    return PublishedCosts(model.times, model.speeds)
 
 
 # ------------------------------------------------------------------------------------------------- what needs no tables
@@ -89,7 +75,9 @@ def _migrations(options: Options, progress: Progress) -> tuple[PublishedRow, ...
     folder = _folder(options)
     if folder is None:
         return (
-            cannot(f"{PAPER}, migrations", "GPT-2", "key and shape pairs", unit="", published=903.0, reason=NO_DATA),
+            cannot(
+                f"{PAPER}, migrations", "GPT-2", "key and shape pairs", unit="", published=903.0, reason=paper.NO_DATA
+            ),
         )
     golden = read(folder, "migration_cost_golden.json")["models"]
     rows = []
@@ -157,7 +145,7 @@ def _forecasts(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
     quantity = "normalised L1"
     if folder is None:
         return tuple(
-            cannot(place, name, quantity, unit="", published=published, reason=NO_DATA)
+            cannot(place, name, quantity, unit="", published=published, reason=paper.NO_DATA)
             for name, published in paper.L1.items()
         )
     progress("Parcae's forecasts")
@@ -183,85 +171,6 @@ def _forecasts(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
                  ours=float(equal), tolerance_pct=0.0, method="all 12 counts of each example",
                  reason="the rules of the forecast differ")
     )  # fmt: skip
-    return tuple(rows)
-
-
-# ----------------------------------------------------------------------------------------------------------- policies
-
-
-def _fastest(model: ParcaeModel) -> replay.Choice:
-    """Return the policy that takes the fastest shape of the machines of now."""
-    return lambda seen: model.speeds.best(seen.now)
-
-
-def played(folder: Path, name: str, policy: str, interval: tuple[int, int] | None = None) -> Replayed:
-    """Return what a policy does on the trace of a model, or on some intervals of it, where training begins."""
-    model, costs = kept_model(folder, name), _costs(folder, name)
-    counts = model.counts if interval is None else model.counts[slice(*interval)]
-    if policy == paper.IDEAL:
-        return replay.play_free(counts, model.speeds)
-    if policy == paper.CHECKPOINTS:
-        return replay.play_checkpoints(counts, model.speeds, model.times)
-    choices: dict[str, replay.Choice] = {
-        paper.MIGRATING: _fastest(model),
-        paper.TRUTH: replay.planned(costs, lambda seen: counts[seen.number + 1 : seen.number + paper.AHEAD]),
-        paper.PERSISTING: replay.planned(costs, replay.staying),
-        paper.FORECASTING: replay.planned(
-            costs, replay.GuardedForecasts(min(shape.machines for shape in model.speeds.samples_per_s))
-        ),
-    }
-    return replay.play(counts, costs, choices[policy])
-
-
-def _at_depth(folder: Path, name: str) -> tuple[int, Replayed]:
-    """Return the depth with which whole pipelines of one depth train most, and what they train."""
-    model, costs = kept_model(folder, name), _costs(folder, name)
-    depths = sorted({shape.stages for shape in model.speeds.samples_per_s})
-    found = {
-        depth: replay.play(model.counts, costs, lambda seen, depth=depth: fixed_depth(model.speeds, depth, seen.now))  # type: ignore[misc]
-        for depth in depths
-    }
-    best = max(depths, key=lambda depth: found[depth].per_s)
-    return best, found[best]
-
-
-_HOW: Final = {
-    paper.IDEAL: ("fastest shape, changes are free", ROUNDING_PCT, "matches to rounding"),
-    paper.CHECKPOINTS: ("fastest shape, restart from a checkpoint", ROUNDING_PCT, "matches to rounding"),
-    paper.MIGRATING: ("fastest shape, migration", MEAN_PCT, "matches within 0.1 %"),
-    paper.TRUTH: ("liveput, the truth is known", PLAN_PCT, "matches within 0.1 %"),
-    paper.PERSISTING: ("liveput, now and last value", PLAN_PCT, "matches within 0.1 %"),
-    paper.FORECASTING: (
-        "liveput, now and ARIMA",
-        1.0,
-        "matches within 1 %: losses are drawn without seed in the published one",
-    ),
-}
-
-
-def _policies(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
-    folder, rows = _folder(options), []
-    for name, totals in paper.SAMPLES.items():
-        for policy, published in totals.items():
-            item, tolerance, words = _HOW[policy]
-            place = f"{PAPER}, simulator, whole trace, {name}"
-            if folder is None:
-                rows.append(cannot(place, item, "samples", unit="", published=published, reason=NO_DATA))
-                continue
-            progress(f"{name}: {item}")
-            found = played(folder, name, policy)
-            rows.append(
-                compared(place, item, "samples", unit="", published=published, ours=sum(found.samples),
-                         tolerance_pct=tolerance, method=f"look-ahead 12; {CHARGED}; {words}",
-                         reason="the published total was charged with 30 to 100 draws of the lost machines")
-            )  # fmt: skip
-        if folder is not None:
-            depth, found = _at_depth(folder, name)
-            rows.append(
-                unprinted(f"{PAPER}, simulator, whole trace, {name}", f"whole pipelines of {depth} stages", "samples", unit="",
-                          ours=sum(found.samples), method="the best of all depths, chosen afterwards; migration",
-                          reason="Bamboo's rule on these profiles; its own tables are of other batches")
-            )  # fmt: skip
     return tuple(rows)
 
 
@@ -329,7 +238,14 @@ def _table(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
                     continue
                 if folder is None:
                     rows.append(
-                        cannot(place, f"{segment}, {system}", quantity, unit=unit, published=published, reason=NO_DATA)
+                        cannot(
+                            place,
+                            f"{segment}, {system}",
+                            quantity,
+                            unit=unit,
+                            published=published,
+                            reason=paper.NO_DATA,
+                        )
                     )
                     continue
                 ours, reason, method = _cell(folder, name, system, segment)
@@ -358,7 +274,7 @@ PARTS: Final = {
     "headline": PaperPart(_headline),
     "migrations": PaperPart(_migrations),
     "forecasts": PaperPart(_forecasts),
-    "policies": PaperPart(_policies),
+    "policies": PaperPart(policies),
     "costs": PaperPart(_table),
     "elsewhere": PaperPart(_elsewhere),
     "look-ahead": PaperPart(look_ahead, by_name_only=True),

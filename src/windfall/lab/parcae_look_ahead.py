@@ -13,13 +13,11 @@ from typing import Final
 
 from windfall.lab import parcae_elsewhere as elsewhere
 from windfall.lab import parcae_published as paper
-from windfall.lab import parcae_replay as replay
 from windfall.lab.parcae_elsewhere import OtherTrace
 from windfall.lab.parcae_tables import ParcaeModel, kept_model
 from windfall.lab.published_rows import Options, Progress, PublishedRow, unprinted
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
-from windfall.models.shapes import Shape
-from windfall.policies.shapes.shape_policy import ShapeSituation, decide, look_ahead_of
+from windfall.simulation.shape_replay import deciding, play
 
 PLACE: Final = "Parcae, looking ahead"
 P3: Final = "Parcae's p3"
@@ -35,27 +33,6 @@ LOOKS: Final[Mapping[str, int | None]] = {
 METHOD: Final = "liveput with now and last value, over the fastest shape of now with migration; every stage charged"
 NOT_PRINTED: Final = "not in the paper"
 PAYS, LOSES, WORST = "models and traces where it pays", "models and traces where it loses", "its worst"
-
-
-def deciding(costs: BoundedCosts, look_ahead: int | None) -> replay.Choice:
-    """Return the policy of live trainings; what it decides in equal situations is remembered.
-
-    Args:
-        costs: that it plans with.
-        look_ahead: intervals; None: as far as counts last.
-    """
-    decided: dict[tuple[Shape, int, int, float, int], Shape] = {}
-
-    def choose(seen: replay.Moment) -> Shape:
-        observed_s = (seen.number + 1) * paper.INTERVAL_S
-        look = look_ahead_of(seen.changes, observed_s) if look_ahead is None else look_ahead
-        key = (seen.shape, seen.before, seen.now, seen.unpaid_s, look)
-        if key not in decided:
-            now = ShapeSituation(seen.shape, seen.before, seen.now, unpaid_s=seen.unpaid_s)
-            decided[key] = decide(now, costs, look_ahead=look).shape
-        return decided[key]
-
-    return choose
 
 
 def look_ahead(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
@@ -82,11 +59,11 @@ def look_ahead(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
 def _gains(model: ParcaeModel, trace: OtherTrace, seed: int) -> dict[str, tuple[float, float, float]]:
     """Return the gain of each look-ahead with its interval [%]; none if the trace never has machines enough."""
     charged, planned = PublishedCosts(model.times, model.speeds), BoundedCosts(model.times, model.speeds)
-    now = replay.play(trace.counts, charged, lambda seen: model.speeds.best(seen.now)).samples
+    now = play(trace.counts, charged, lambda seen: model.speeds.best(seen.now)).samples
     if not sum(now):
         return {}
     return {
-        name: elsewhere.gain_pct(replay.play(trace.counts, charged, deciding(planned, look)).samples, now, seed)
+        name: elsewhere.gain_pct(play(trace.counts, charged, deciding(planned, look)).samples, now, seed)
         for name, look in LOOKS.items()
     }
 

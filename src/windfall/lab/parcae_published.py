@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+PAPER: Final = "Parcae"
+NO_DATA: Final = "needs the measured tables of Parcae's public program: pass their folder as --data"
 MODELS: Final[Mapping[str, str]] = {
     "GPT-2": "gpt-1.5b",
     "BERT": "bert",
@@ -22,8 +24,6 @@ MODELS: Final[Mapping[str, str]] = {
 """Names in the rows, and in the tables."""
 AHEAD, HISTORY, INTERVAL_S, MOST, LEAST = 12, 12, 60.0, 32, 8
 """Intervals ahead and back, their length [s], and the bounds of the published forecast."""
-CHECKPOINT_S: Final = 14.0
-"""Saving and loading, in the published reactive baseline."""
 
 IDEAL, CHECKPOINTS, MIGRATING = "ideal", "throughput_optimized", "reactive_migrate"
 TRUTH, PERSISTING, FORECASTING = "liveput_truth", "nowcast_persist", "nowcast_arima"

@@ -36,12 +36,14 @@ class ParcaeModel(Struct, frozen=True):
         times: of its migrations, as published: the last stage is charged.
         units: images or tokens of a sample.
         counts: machines in each interval of its trace.
+        micro_batches: of a step.
     """
 
     speeds: ShapeSpeeds
     times: MigrationTimes
     units: int
     counts: tuple[int, ...]
+    micro_batches: int
 
 
 def tables(folder: Path) -> Path:
@@ -93,7 +95,8 @@ def read_model(folder: Path, name: str, *, every_stage: bool = False) -> ParcaeM
         else:
             counts = tuple(row[2] for row in read(folder, "trace_p3.json")["added_removed_available"])
         speeds = ShapeSpeeds({Shape(row["D"], row["P"]): float(row["samples_per_s"]) for row in profile["profile"]})
-        return ParcaeModel(speeds, _times(costs, key, every_stage), int(profile["units_per_sample"]), counts)
+        parts = int(profile["global_batch"]) // int(profile["micro_batch"])
+        return ParcaeModel(speeds, _times(costs, key, every_stage), int(profile["units_per_sample"]), counts, parts)
     except (KeyError, TypeError, IndexError) as error:
         raise Misuse(
             f"--data: the tables in {tables(folder)} have no {error} of {key}: pass the published ones"

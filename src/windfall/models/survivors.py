@@ -7,19 +7,24 @@ others are spares.  The number of ways in which no stage loses more than m of it
 
 and that in which exactly j pipelines lose nothing is C(D, j) [x^lost] ((1 + x)^P - 1)^(D - j) (1 + x)^(N - D P).
 
+No two neighbours of a pipeline are lost, where the first stage follows the last, in a number of ways that is the coefficient of
+
+    [x^lost] (sum_j P / (P - j) C(P - j, j) x^j)^D (1 + x)^(N - D P)
+
 Example (Parcae's): 2 of 6 machines vanish; of 2 pipelines with 3 stages one is left whole with probability 0.4, of 3 pipelines
 with 2 stages two with 0.2 and one with 0.8.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 from numba import njit
 
 from windfall.errors import Misuse
-from windfall.models.shapes import Floats, Integers, Shape
+from windfall.models.shapes import IDLE, Floats, Integers, Shape
 
 MACHINES_MAX: Final = 1_000
 """Binomial coefficients of more machines do not fit a floating-point number."""
@@ -40,6 +45,25 @@ def pipelines_left(shape: Shape, machines: int, lost: int) -> Floats:
     """Return the probabilities that exactly j pipelines lose nothing, by j from 0 to D [1]."""
     _check(shape, machines, lost)
     return np.asarray(_untouched(shape.pipelines, shape.stages, machines, lost))
+
+
+def neighbours_left(shape: Shape, machines: int, lost: int) -> float:
+    """Return the probability that no two neighbours of a pipeline are lost; the first stage follows the last [1].
+
+    Example:
+        Of one pipeline of 4 stages 2 are lost: 2 of 6 pairs are no neighbours. Of one of 2 stages both always are.
+    """
+    _check(shape, machines, lost)
+    stages, size = shape.stages, lost + 1
+    if shape == IDLE:
+        return 1.0
+    apart = [math.comb(stages - j, j) * stages // (stages - j) if 2 * j <= stages else 0 for j in range(size)]
+    if stages == 1:  # its own neighbour
+        apart = [1, *(0,) * lost]
+    ways = [math.comb(machines - shape.machines, j) for j in range(size)]
+    for _ in range(shape.pipelines):
+        ways = [sum(apart[i] * ways[j - i] for i in range(j + 1)) for j in range(size)]
+    return ways[lost] / math.comb(machines, lost)
 
 
 def within_losses(pipelines: Integers, stages: Integers, machines: int, lost: int) -> Floats:
