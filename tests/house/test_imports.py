@@ -51,7 +51,6 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
     "shape_layout": (frozenset({"structs"}), NONE),
     "tier_status": (frozenset({"structs", "terms"}), NONE),
-    "shape_layout": (frozenset({"structs"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
     "results": (frozenset({"terms", "events", "structs"}), NONE),
