@@ -61,6 +61,10 @@ ALLOWED: dict[tuple[str, str], str] = {
         "os.environ*",
     ): "Ray reads its token from the environment, where a secret is on no command line",
     (
+        "cli/shape_process.py",
+        "os.environ*",
+    ): "the secret of a job's machines is taken out of what the script inherits",
+    (
         "cli/ray_cluster.py",
         "os.environ*",
     ): "a job's secrets are the user's variables, and so is what another process starts with",
@@ -114,6 +118,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("drill/variables.py", "random.getstate"): "looks at the script's own global generator, and draws nothing",
     ("sdk/lightning.py", "os.environ*"): "the environment is the interface between agent and script",
     ("sdk/remote_call.py", "os.environ*"): "the environment is the interface between agent and call",
+    (
+        "wiring_shapes.py",
+        "os.environ",
+    ): "the script inherits the environment, the store's credentials too: it saves its state",
     ("elastic.py", "os.environ*"): "the environment is the interface between machine and script",
     ("runtimes/shape_*.py", "time.*"): "runs inside the script, which has no clock to hand in",
     ("runtimes/shape_samples.py", "random.seed"): "gives each sample of the script's data its stream",

@@ -27,6 +27,7 @@ WORDS = frozenset(
         "tier_layout",
         "tier_status",
         "shape_layout",
+        "shape_status",
     }
 )
 NUMERIC = frozenset({"numpy", "scipy", "numba"})
@@ -50,6 +51,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "bags": (frozenset({"terms", "structs"}), NONE),
     "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
     "shape_layout": (frozenset({"structs"}), NONE),
+    "shape_status": (frozenset({"structs", "terms"}), NONE),
     "tier_status": (frozenset({"structs", "terms"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
     "fleet": (frozenset({"terms", "events", "jobs", "market", "structs"}), NONE),
@@ -119,6 +121,11 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ),
         (WORDS | {"wire", "runtimes"}, frozenset({"numpy", "torch"})),
     ),
+    "runtimes.shape_node": (WORDS | {"runtimes"}, frozenset({"torch"})),
+    "runtimes.shape_coordinator_loop": (
+        WORDS | {"runtimes", "core.shape_coordinator", "core.shape_planner", "core.shape_summary"},
+        NONE,
+    ),
     "elastic": (
         WORDS
         | {"runtimes.shape_engine", "runtimes.shape_watch", "wire.environment"}
@@ -177,6 +184,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "wiring_node_agent": (ANY, ANY),
     "wiring_items": (ANY, ANY),
     "wiring_tiers": (ANY, ANY),
+    "wiring_shapes": (ANY, ANY),
     "cli.client": (ANY, frozenset({"httpx", "pydantic"})),
     "cli.ray_probe": (NONE, frozenset({"ray"})),
     "cli.executor_calls": (ANY, frozenset({"cloudpickle"})),
@@ -196,7 +204,8 @@ VALUES = "structs"
 TOP_FLOOR = frozenset({"drill", "lab"})
 ROOMS_ABOVE = (
     frozenset(
-        {"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "wiring_items", "wiring_tiers", "cli"}
+        {"report", "spec", "wiring", "wiring_control", "wiring_node_agent", "wiring_items", "wiring_tiers"}
+        | {"wiring_shapes", "cli"}
     )
     | TOP_FLOOR
 )

@@ -32,16 +32,6 @@ UNREACHED: dict[str, str] = {
         ("windfall.apps.cnn_memory", "windfall.apps.pictures"),
         "a part of the application windfall.apps.cnn",
     ),
-    **dict.fromkeys(
-        (
-            "windfall.models.pipeline_profile",
-            "windfall.core.shape_coordinator",
-            "windfall.core.shape_decisions",
-            "windfall.policies.shapes.stage_placement",
-            "windfall.shape_layout",
-        ),
-        "a part of trainings that change their shape, which no verb runs yet",
-    ),
 }
 
 

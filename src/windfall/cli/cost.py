@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from windfall.cli import job_verbs, run_reference, tier_verbs
+from windfall.cli import job_verbs, run_reference, shape_verbs, tier_verbs
 from windfall.cli.options import Json, Plot, StateFolder
 from windfall.cli.run_verbs import open_run
 from windfall.errors import LogDamaged, Misuse, RunFailed, StoreError
@@ -75,6 +75,8 @@ def _cost_of_job(reference: str, state: Path | None, plot: Path | None, *, json_
             raise Misuse("its run was deleted, with its journal")
         if tier_verbs.find_tiers(view.run_url) is not None:
             raise Misuse(f"a parameter server has clocks, which `windfall ps {view.job_id}` shows")
+        if shape_verbs.find_shapes(view.run_url) is not None:
+            raise Misuse(f"an elastic training has steps of its own, which `windfall ps {view.job_id}` shows")
         run = account_of(view.run_url, made.ends())
     except (Misuse, StoreError, LogDamaged, ValueError) as error:
         unread = f"no account of the run's time: {error}"

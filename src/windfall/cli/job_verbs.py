@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from windfall import codec
-from windfall.cli import bag_verbs, run_reference, tier_verbs
+from windfall.cli import bag_verbs, run_reference, shape_verbs, tier_verbs
 from windfall.control.controller_views import JobView
 from windfall.core import replay as core_replay
 from windfall.errors import LogDamaged, Misuse, StoreError
@@ -22,7 +22,7 @@ from windfall.market import Machine
 from windfall.policies.layout.bag_rules import ROLE
 from windfall.policies.layout.tier_rules import LEADER_SLOT
 from windfall.policies.policy_registry import BAG
-from windfall.report import bag_page, tier_page
+from windfall.report import bag_page, shape_page, tier_page
 from windfall.report.bag_types import TriedType, tried_types
 from windfall.report.console import console
 from windfall.spelling import plain
@@ -67,15 +67,19 @@ def ps(references: tuple[str, ...], state: Path | None, *, json_: bool) -> None:
         for view in [run_reference.find(client, reference) for reference in references]:
             now, bag = WallTime(time.time()), _bag_of(view)
             types = () if bag is None else tried_types(bag.log, _machines_of(client, view.job_id), now)
-            tiers = _tiers_of(view)
+            tiers, shapes = _tiers_of(view), _shapes_of(view)
             if json_:
                 more = {} if bag is None else {"bag": bag_page.as_json(bag.log, now, view.details, types)}
                 more |= {} if tiers is None else {"tiers": tier_page.as_json(tiers.record)}
+                more |= {} if shapes is None else {"shapes": shape_page.as_json(shapes.record)}
                 print(json.dumps(view_as_json(view) | more))
             elif bag is not None:
                 _show_bag(view, bag, types)
             else:
                 _show(view, tiers)
+                if shapes is not None:
+                    print()
+                    shape_verbs.show(shapes, json_=False)
 
 
 def _tiers_of(view: JobView) -> tier_verbs.OpenTiers | None:
@@ -86,6 +90,17 @@ def _tiers_of(view: JobView) -> tier_verbs.OpenTiers | None:
         return tier_verbs.find_tiers(view.run_url)
     except (StoreError, LogDamaged) as error:
         print(f"windfall: the parameter server cannot be read: {error}", file=sys.stderr)
+        return None
+
+
+def _shapes_of(view: JobView) -> shape_verbs.OpenShapes | None:
+    """Return the elastic training of a job; None if it is none, has not begun, or cannot be read now."""
+    if view.run_deleted or all(one["name"] != LEADER_SLOT for one in view.details.get("slots", ())):
+        return None
+    try:
+        return shape_verbs.find_shapes(view.run_url)
+    except (StoreError, LogDamaged) as error:
+        print(f"windfall: the elastic training cannot be read: {error}", file=sys.stderr)
         return None
 
 

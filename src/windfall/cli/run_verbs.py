@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import bag_verbs, job_verbs, run_reference, run_results, tier_verbs
+from windfall.cli import bag_verbs, job_verbs, run_reference, run_results, shape_verbs, tier_verbs
 from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, Plot, StateFolder, Switch
 from windfall.core import replay as core_replay
@@ -89,6 +89,9 @@ def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:
         if (tiers := tier_verbs.find_tiers(url)) is not None:
             tier_verbs.show(tiers, json_=json_)
             continue
+        if (shapes := shape_verbs.find_shapes(url)) is not None:
+            shape_verbs.show(shapes, json_=json_)
+            continue
         _, state = open_run(url, may_start=True)
         newest = max((checkpoint.step for checkpoint in state.checkpoints), default=None)
         died = state.holder is not None and wiring.has_died_here(state.holder)
@@ -148,6 +151,9 @@ def logs(
     url = run_reference.url_of(run, state)
     if (tiers := tier_verbs.find_tiers(url)) is not None:
         tier_verbs.print_failures(tiers)
+        return 0
+    if (shapes := shape_verbs.find_shapes(url)) is not None:
+        shape_verbs.print_failures(shapes)
         return 0
     reader, _ = open_run(url, may_start=True)
     seen: set[str] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from windfall.core.shape_decisions import Chooser, ShapeFacts, named_by, next_shape_layout
+from windfall.core.shape_decisions import Chooser, ShapeFacts, is_at_rest, named_by, next_shape_layout, released
 from windfall.shape_layout import ShapeLayout, ShapeReport
 from windfall.structs import Struct
 
@@ -50,6 +50,7 @@ class ShapeCoordinator:
         self._reported_s: dict[str, float] = {}
         self._awaited_s = dict.fromkeys(named_by(layout), now_s + patience.listen_s)
         self._lost: set[str] = set()
+        self._dismissed: set[str] = set()
 
     @property
     def reports(self) -> Mapping[str, ShapeReport]:
@@ -60,6 +61,15 @@ class ShapeCoordinator:
     def lost(self) -> frozenset[str]:
         """Machines that are lost for ever."""
         return frozenset(self._lost)
+
+    @property
+    def dismissed(self) -> frozenset[str]:
+        """Machines that left, as they were to, and are not missed."""
+        return frozenset(self._dismissed)
+
+    def there(self) -> tuple[ShapeReport, ...]:
+        """Return the reports of machines that are not lost, the longest-running machine first."""
+        return self._facts(0).there()
 
     def take(self, report: ShapeReport, now_s: float) -> None:
         """Take in a report; one to another coordinator, of a lost machine, or older than another changes nothing."""
@@ -82,11 +92,24 @@ class ShapeCoordinator:
         resting = self.layout.stop or not self.layout.stages
         if now_s < self._listens_until_s and (resting or self._awaited_s):
             return None
-        return next_shape_layout(self.layout, ShapeFacts(self._reports, self.lost, stored), self._choose)
+        return next_shape_layout(self.layout, self._facts(stored), self._choose)
+
+    def released(self, stored: int) -> frozenset[str]:
+        """Return the machines of those to leave that may end; they are not missed from now on."""
+        found = released(self.layout, self._facts(stored))
+        self._dismissed |= found
+        return found
+
+    def is_at_rest(self, stored: int) -> bool:
+        """Return whether nothing is trained, and the newest step is in the store."""
+        return is_at_rest(self.layout, self._facts(stored))
 
     def written(self, layout: ShapeLayout) -> None:
         """Take in that a layout is in the log."""
         self.layout = layout
+
+    def _facts(self, stored: int) -> ShapeFacts:
+        return ShapeFacts(self._reports, self.lost, stored)
 
     def _silent(self, now_s: float) -> set[str]:
         patience = self._patience

@@ -205,6 +205,11 @@ def released(layout: ShapeLayout, facts: ShapeFacts) -> frozenset[str]:
     return leaving - named_by(layout) | (leaving & frozenset(layout.left))
 
 
+def is_at_rest(layout: ShapeLayout, facts: ShapeFacts) -> bool:
+    """Return whether nothing is trained, and the newest step that machines have is in the store."""
+    return not layout.stages and _made(layout, facts) and newest_whole(facts.there(), facts.stored)[0] == facts.stored
+
+
 # ------------------------------------------------------------------------------------------------------------ planned changes
 
 

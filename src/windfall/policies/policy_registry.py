@@ -37,6 +37,7 @@ OPTIMAL_DEADLINE = "optimal-deadline"
 SPOTDNN = "spotdnn"
 BAG = "bag"
 PARAMSERVER = "paramserver"
+ELASTIC = "elastic"
 EXPLORE = "explore"
 
 
@@ -251,6 +252,13 @@ ENTRIES = (
         PARAMSERVER,
         "windfall.policies.layout.tier_rules:RULES",
         "workers of any speed train shared parameters, which survive on a reliable machine when all workers vanish",
+    ),
+    PolicyEntry(
+        PolicyKind.RUNTIME,
+        ELASTIC,
+        ELASTIC,
+        "windfall.policies.layout.shape_rules:RULES",
+        "machines that come and go train one model, in pipelines whose number and depth follow them, without restarts",
     ),
 )
 """Every policy of this package; the default one of each kind first."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windfall.errors import InvalidFile, Misuse
+from windfall.policies.policy_registry import ELASTIC
 from windfall.providers import provider_list
 from windfall.spec import bag_block, bag_rows, deadline_words, job_file, runtime_problems, yaml_positions
 from windfall.spec.allocation_problems import allocation_problems
@@ -40,7 +41,7 @@ from windfall.wire import environment
 LATER: Mapping[str, str] = {
     "file_mounts": "is not supported yet: put code under workdir, and have the script read its data by URL",
     "volumes": "is not supported yet: store what must outlast a machine in checkpoint.store",
-    "elastic": "is not supported yet: num_nodes is fixed, and lost machines are replaced",
+    ELASTIC: f"is the name of a runtime: write runtime: {{{ELASTIC}: {{nodes: 2..8}}}}",
     "service": "is not supported: a job must end, and a service does not",
     "pool": "is not supported: machines are ordered for one job and released after it",
     "config": "is not supported: settings of other tools do not apply",

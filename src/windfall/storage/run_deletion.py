@@ -14,6 +14,7 @@ from windfall.storage.store_operations import delete_all, get, get_all, keys_und
 from windfall.terms import Seconds
 from windfall.wire.bag_layout import RUNNERS, SUBMITTED
 from windfall.wire.run_layout import CONTROLLER, DELETING, FILES, FOLDERS, MACHINES
+from windfall.wire.shape_records import STATUS_KEY as SHAPES_STATUS_KEY
 from windfall.wire.tier_files import STATUS_KEY
 
 LISTEN_S = Seconds(30.0)
@@ -58,7 +59,7 @@ def is_silent(duration_s: Seconds) -> Steps[bool]:
 
 
 def _signs_of_life() -> Steps[dict[str, bytes | None]]:
-    keys = [CONTROLLER, STATUS_KEY]
+    keys = [CONTROLLER, STATUS_KEY, SHAPES_STATUS_KEY]
     for folder in (MACHINES, RUNNERS):
         keys += yield from keys_under(folder)
     return dict(zip(keys, (yield from get_all(keys)), strict=True))

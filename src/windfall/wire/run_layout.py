@@ -20,6 +20,7 @@ gone/00000007                           the provider reports that the machine of
 probe/<nonce>                           written by the first `exec` and by `doctor`, and deleted at once
 items/...                               of a bag: `bag_layout`
 tiers/...                               of a parameter server: `tier_files`
+shapes/...                              of an elastic training: `shape_files`, `shape_records`
 deleting.json                           the run is being deleted: written before anything is, and deleted last
 """
 
@@ -38,12 +39,13 @@ CONTROLLER = "controller.json"
 JOB = "job.json"
 ITEMS = "items/"
 TIERS = "tiers/"
+SHAPES = "shapes/"
 DELETING = "deleting.json"
 FILES = (JOB, MARKER, CONTROLLER)
 """All objects of a run that are in no folder, but `DELETING`; the job first."""
 FOLDERS = (
-    "heartbeats/", ITEMS, TIERS, SHARDS, CHECKPOINTS, "bundles/", "code/", SPOOL, OUTPUT, INBOX, MACHINES, "gone/", "probe/",
-    LOG,
+    "heartbeats/", ITEMS, TIERS, SHAPES, SHARDS, CHECKPOINTS, "bundles/", "code/", SPOOL, OUTPUT, INBOX, MACHINES, "gone/",
+    "probe/", LOG,
 )  # fmt: skip
 """All folders of a run, with the log last."""
 

@@ -1,0 +1,72 @@
+"""What verbs show of an elastic training, from its run's store."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rich.table import Table
+
+from windfall.cli.locations import absolute_url
+from windfall.report import shape_page
+from windfall.report.console import console
+from windfall.report.shape_page import ShapeRecord
+from windfall.runtimes.shape_log import ShapeLog
+from windfall.spelling import plain
+from windfall.storage import object_stores
+from windfall.structs import Struct
+
+GRID_WIDTH = 140
+"""Of a grid in a file or pipe."""
+
+
+class OpenShapes(Struct, frozen=True):
+    """An elastic training's log, and what it says."""
+
+    log: ShapeLog
+    record: ShapeRecord
+
+
+def find_shapes(url: str) -> OpenShapes | None:
+    """Return the elastic training whose run is at a URL; None if there is none, or it has not begun.
+
+    Raises:
+        StoreError, LogDamaged: it cannot be read.
+    """
+    log = ShapeLog(object_stores.open_reader(absolute_url(url)).store)
+    status, failures = log.status(), log.failures()
+    if status is None and not failures:
+        return None
+    return OpenShapes(log, ShapeRecord(status, log.failure(failures) if failures else None, failures))
+
+
+def show(shapes: OpenShapes, *, json_: bool) -> None:
+    """Print it."""
+    record = shapes.record
+    if json_:
+        print(json.dumps({"shapes": shape_page.as_json(record)}))
+        return
+    for label, text in shape_page.lines(record):
+        print(f"{label:<8}{plain(text)}")
+    if record.status is None or record.status.over:
+        return
+    if others := shape_page.spares(record.status):
+        print(f"{'spare':<8}{plain(others)}")
+    heads = shape_page.columns(record.status)
+    if not heads:
+        return
+    print()
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    for row in shape_page.rows(record.status):
+        table.add_row(*map(plain, row))
+    console(width=None if sys.stdout.isatty() else GRID_WIDTH).print(table)
+
+
+def print_failures(shapes: OpenShapes) -> None:
+    """Print every failure of the script, oldest first."""
+    for number in range(1, shapes.record.failures + 1):
+        failure = shapes.log.failure(number)
+        if failure is not None:
+            print(f"{failure.machine}: {plain(failure.message)}")

@@ -1,0 +1,59 @@
+"""What an elastic training is doing, by its newest layout and what machines report."""
+
+from __future__ import annotations
+
+from windfall.core.shape_coordinator import ShapeCoordinator
+from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_status import ShapeMachineStatus, ShapeStatus
+from windfall.terms import WallTime
+
+
+def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate: float, lost: int) -> ShapeStatus:
+    """Return the status.
+
+    Args:
+        coordinator: what it knows.
+        stored: newest step that is whole in the store.
+        at: now.
+        rate: steps in a second.
+        lost: machines that went without a word, before this coordinator.
+    """
+    layout, there = coordinator.layout, coordinator.there()
+    return ShapeStatus(
+        at=at,
+        layout=layout.version,
+        coordinator=layout.coordinator,
+        term=layout.term,
+        pipelines=0 if layout.stop else layout.pipelines,
+        stages=0 if layout.stop else layout.stages,
+        cut=layout.cut,
+        step=newest_step(coordinator),
+        steps=max([0, *(report.steps for report in there)]),
+        steps_per_s=rate,
+        redone=layout.redone,
+        checkpoint=max(layout.checkpoint, stored),
+        backup=layout.backup,
+        lost=lost + len(coordinator.lost - coordinator.dismissed),
+        because=layout.because,
+        over=layout.over,
+        machines=tuple(_machine(report, layout) for report in there),
+    )
+
+
+def newest_step(coordinator: ShapeCoordinator) -> int:
+    """Return the newest step that is trained, as far as is known."""
+    layout = coordinator.layout
+    return max([layout.base, *(one.trained for one in coordinator.there() if one.term == layout.term)])
+
+
+def _machine(report: ShapeReport, layout: ShapeLayout) -> ShapeMachineStatus:
+    place = next((one for one in layout.places if one.machine == report.machine), None)
+    return ShapeMachineStatus(
+        report.machine,
+        report.reliable,
+        report.leaving,
+        None if place is None else place.pipeline,
+        None if place is None else place.stage,
+        report.stopped,
+        report.step_s,
+    )

@@ -1,0 +1,90 @@
+"""What an elastic training has in its run's store beside its checkpoints: the log of layouts, and what is said there."""
+
+from __future__ import annotations
+
+from windfall.errors import LogDamaged
+from windfall.ports import ObjectStore
+from windfall.shape_layout import ShapeLayout
+from windfall.shape_status import ShapeFailure, ShapeStatus
+from windfall.wire import shape_records
+
+
+class ShapeLog:
+    """The log in a run's store; any call may raise a `StoreError`, and those that read a `NewerFormat` or `LogDamaged`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def newest_layout(self, since: ShapeLayout | None = None) -> ShapeLayout | None:
+        """Return the newest layout, from one that is known on; None if there is none yet."""
+        newest = since
+        while True:
+            data = self._store.get(shape_records.layout_key(1 if newest is None else newest.record + 1))
+            if data is None:
+                return newest
+            newest = shape_records.layout_from_bytes(data)
+
+    def write_layout(self, layout: ShapeLayout) -> bool:
+        """Append a layout; return whether it is there, and this one."""
+        key, data = shape_records.layout_key(layout.record), shape_records.layout_to_bytes(layout)
+        # If an answer is lost, the record is there already; another coordinator's differs in its number.
+        return self._store.create(key, data) or self._store.get(key) == data
+
+    def ask_to_stop(self, coordinator: int) -> None:
+        """Ask a coordinator, and those before it, for a checkpoint after which training rests."""
+        self._store.put(shape_records.STOP, shape_records.number_to_bytes(coordinator))
+
+    def stop_asked(self) -> int:
+        """Return the newest coordinator that is asked to stop; 0 if none is."""
+        return self._number(shape_records.STOP)
+
+    def write_stopped(self, coordinator: int) -> None:
+        """Write that a coordinator has stopped."""
+        self._store.put(shape_records.STOPPED, shape_records.number_to_bytes(coordinator))
+
+    def stopped(self) -> int:
+        """Return the newest coordinator that has stopped; 0 if none has."""
+        return self._number(shape_records.STOPPED)
+
+    def write_done(self, step: int) -> None:
+        """Write that training is over, and the script has ended."""
+        self._store.put(shape_records.DONE, shape_records.number_to_bytes(step))
+
+    def is_done(self) -> bool:
+        """Return whether training is over."""
+        return self._store.get(shape_records.DONE) is not None
+
+    def write_failure(self, failure: ShapeFailure) -> None:
+        """Append a failure of the user's script."""
+        number = self.failures() + 1
+        while not self._store.create(shape_records.failure_key(number), shape_records.failure_to_bytes(failure)):
+            number += 1
+
+    def failures(self, since: int = 0) -> int:
+        """Return how many failures there have been, at least `since`."""
+        while self._store.get(shape_records.failure_key(since + 1)) is not None:
+            since += 1
+        return since
+
+    def failure(self, number: int) -> ShapeFailure | None:
+        """Return a failure, from 1; None if there were fewer."""
+        data = self._store.get(shape_records.failure_key(number))
+        return None if data is None else shape_records.failure_from_bytes(data)
+
+    def write_status(self, status: ShapeStatus) -> None:
+        """Write the status over the last one."""
+        self._store.put(shape_records.STATUS_KEY, shape_records.status_to_bytes(status))
+
+    def status(self) -> ShapeStatus | None:
+        """Return the newest status; None if there is none yet."""
+        data = self._store.get(shape_records.STATUS_KEY)
+        if data is None:
+            return None
+        try:
+            return shape_records.status_from_bytes(data)
+        except ValueError as error:
+            raise LogDamaged(f"{shape_records.STATUS_KEY} cannot be read: {error}") from None
+
+    def _number(self, key: str) -> int:
+        data = self._store.get(key)
+        return 0 if data is None else shape_records.number_from_bytes(data)
