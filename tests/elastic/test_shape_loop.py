@@ -1,0 +1,224 @@
+"""The coordinator's loop: reports in, layouts to the log and to machines, and what `ps` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
+from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
+from windfall.core.shape_planner import ShapePlanner
+from windfall.core.shape_summary import shape_status
+from windfall.report import shape_page
+from windfall.report.shape_page import ShapeRecord
+from windfall.runtimes.shape_coordinator_loop import CoordinatorReplaced, ShapeCoordinatorLoop, ShapeLoopPorts
+from windfall.runtimes.shape_log import ShapeLog
+from windfall.runtimes.shape_progress import ShapeProgress
+from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_status import ShapeFailure
+from windfall.storage.object_stores import open_store
+from windfall.structs import replace
+from windfall.terms import Instant, Outcome, Seconds, WallTime
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def now(self) -> Instant:
+        return Instant(self.now_s)
+
+    def wall_time(self) -> WallTime:
+        return WallTime(self.now_s)
+
+    def sleep(self, duration_s: Seconds) -> None:
+        self.now_s += duration_s
+
+
+class Board:
+    """A board in memory."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, ShapeReport] = {}
+        self.shown: list[ShapeLayout] = []
+        self.gone: set[str] = set()
+
+    def reports(self) -> Iterable[ShapeReport]:
+        return list(self.newest.values())
+
+    def publish(self, layout: ShapeLayout) -> None:
+        self.shown.append(layout)
+
+    def dismiss(self, machines: Iterable[str]) -> None:
+        self.gone |= set(machines)
+
+    def say(self, machine: str, layout: ShapeLayout, **changes: object) -> None:
+        """A machine reports."""
+        old = self.newest.get(machine)
+        report = old or ShapeReport(
+            machine, machine.startswith("r"), 1.0, False, 0, 1, "here", 6, 0, 0, False, (), 0, steps=9, micro_batches=8
+        )
+        self.newest[machine] = replace(
+            report, number=report.number + 1, coordinator=layout.coordinator, term=layout.term, layout=layout.version, **changes
+        )  # fmt: skip
+
+
+class Scene:
+    """A coordinator with a board, a log and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.board = Hand(), Board()
+        self.log = ShapeLog(open_store(folder.as_uri()))
+        self.stored = 0
+        layout = first_layout(0)
+        assert self.log.write_layout(layout)
+        self.loop = self.started(layout)
+
+    def started(self, layout: ShapeLayout) -> ShapeCoordinatorLoop:
+        """A coordinator of a layout."""
+        planner = ShapePlanner(8, (), None, self.clock.now_s)
+        coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), self.clock.now_s)
+        return ShapeCoordinatorLoop(
+            coordinator, planner, ShapeLoopPorts(self.board, self.log, lambda: self.stored, self.clock)
+        )
+
+    @property
+    def layout(self) -> ShapeLayout:
+        """The newest layout."""
+        return self.loop.layout
+
+    def all_say(self, *machines: str, **changes: object) -> None:
+        """Machines report that they have made the newest layout."""
+        for machine in machines:
+            self.board.say(machine, self.layout, **changes)
+        self.loop.turn()
+
+    def trained(self) -> None:
+        """Two machines and a backup train."""
+        self.all_say("r1", "a", "b", stopped=True)
+        self.all_say("r1", "a", "b", stopped=False)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """A training that has not begun."""
+    return Scene(tmp_path)
+
+
+def test_machines_that_are_there_begin(scene: Scene) -> None:
+    """The layout is in the log, and shown; the reliable machine is the backup."""
+    scene.all_say("r1", "a", "b", stopped=True)
+
+    assert (scene.layout.pipelines, scene.layout.stages, scene.layout.step, scene.layout.backup) == (2, 1, 0, "r1")
+    assert scene.board.shown[-1] == scene.log.newest_layout() == scene.layout
+
+
+def test_a_silent_machine_is_lost_and_told_so(scene: Scene) -> None:
+    """The others stop, and begin at the newest step; what was trained further is counted."""
+    scene.trained()
+    scene.clock.now_s += 6.0
+    scene.all_say("r1", "a", held=((0, 6, 3),), trained=4)
+    stop = scene.layout
+    scene.all_say("r1", "a", held=((0, 6, 3),), trained=4, stopped=True)
+
+    assert (stop.stop, stop.because) == (True, "lost: b")
+    assert (scene.layout.step, scene.layout.redone, scene.layout.pipelines) == (3, 1, 1)
+    assert scene.board.gone == {"b"}
+
+
+def test_a_machine_with_a_broken_connection_is_lost_soon(scene: Scene) -> None:
+    """Not after five seconds, but after a third of one."""
+    scene.trained()
+    scene.clock.now_s += 0.4
+    scene.all_say("r1", "a", stopped=True, broken=("b",))
+
+    assert scene.loop.coordinator.lost == {"b"}
+
+
+def test_a_machine_that_is_to_leave_may_end_once_it_was_replaced(scene: Scene) -> None:
+    """Not before all others have made the layout without it."""
+    scene.trained()
+    scene.board.say("b", scene.layout, leaving=True)
+    scene.loop.turn()
+    planned = scene.layout
+
+    assert (planned.step, planned.stop, planned.left) == (None, False, ("b",))
+    assert scene.board.gone == set()
+    scene.all_say("r1", "a", "b")
+    assert scene.board.gone == {"b"}
+    scene.clock.now_s += 6.0
+    scene.all_say("r1", "a")
+    assert scene.layout == planned
+    assert shape_status(scene.loop.coordinator, 0, WallTime(1.0), 0.0, 0).lost == 0
+
+
+def test_a_coordinator_that_follows_changes_nothing(scene: Scene) -> None:
+    """Machines keep their layout; the one before writes no more."""
+    scene.trained()
+    old, before = scene.loop, scene.layout
+    scene.loop = scene.started(taken_by_next_shape_coordinator(before))
+    assert scene.log.write_layout(scene.layout)
+    scene.all_say("r1", "a", "b")
+
+    assert (scene.layout.version, scene.layout.coordinator) == (before.version, 2)
+    scene.board.newest["a"] = replace(scene.board.newest["a"], number=99, coordinator=1, leaving=True)
+    with pytest.raises(CoordinatorReplaced, match=f"another coordinator has written record {before.record + 1}"):
+        old.turn()
+
+
+def test_a_stored_last_step_is_the_end(scene: Scene) -> None:
+    """All see a layout that says so, and the controller sees that the job is done once the scripts have ended."""
+    scene.trained()
+    scene.stored = 9
+    for _ in range(3):
+        scene.all_say("r1", "a", "b", trained=9)
+        scene.loop = scene.loop if scene.layout.over else _with_stored(scene)
+    scene.log.write_status(shape_status(scene.loop.coordinator, 9, WallTime(5.0), 0.0, 0))
+
+    assert scene.layout.over
+    progress = ShapeProgress(scene.log)
+    assert (found := progress.progress()) is not None
+    assert found.progress.outcome is Outcome.RUNNING
+    scene.log.write_done(9)
+    assert (found := progress.progress()) is not None
+    assert (found.progress.outcome, found.progress.safe.amount) == (Outcome.DONE, 9.0)
+
+
+def _with_stored(scene: Scene) -> ShapeCoordinatorLoop:
+    return ShapeCoordinatorLoop(scene.loop.coordinator, scene.loop._planner, scene.loop._ports, scene.stored)
+
+
+def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:
+    """Also before anything was trained."""
+    progress = ShapeProgress(scene.log)
+    assert progress.progress() is None
+
+    scene.log.write_failure(ShapeFailure("m1", "ValueError: no such file"))
+
+    assert (found := progress.progress()) is not None
+    assert (found.progress.failures, found.progress.failure) == (1, "ValueError: no such file")
+
+
+def test_ps_shows_a_grid_of_stages(scene: Scene) -> None:
+    """A row for each pipeline, a column for each stage with its layers, and the machines that have no place."""
+    scene.trained()
+    status = replace(
+        shape_status(scene.loop.coordinator, 0, WallTime(1.0), 2.5, 0), pipelines=1, stages=2, cut=(0, 4, 6)
+    )
+    first, second = [one for one in status.machines if not one.reliable]
+    status = replace(
+        status, machines=(replace(first, stage=0, pipeline=0), replace(second, stage=None, pipeline=None, leaving=True))
+    )
+
+    assert shape_page.columns(status) == ("pipeline", "stage 0: layers 0..3", "stage 1: layers 4..5")
+    assert shape_page.rows(status) == [("0", "a", "(lost)")]
+    assert shape_page.spares(status) == "b (leaving)"
+    texts = dict(shape_page.lines(ShapeRecord(status, ShapeFailure("m", "it fell"), 2)))
+    assert texts["shape"].startswith("1x2 (layout 2, term 1, 1 coordinator so far)")
+    assert texts["step"] == "0 of 9, 2.5 a second; stored: 0"
+    assert texts["redone"] == "0 steps; 0 machines lost"
+    assert texts["failure"] == "it fell (m; the newest of 2)"
