@@ -10,7 +10,7 @@ each micro-batch.  So a lost machine stops nothing, unless its neighbour is lost
       slower by   1 + max(m / 3 - (P - 1), 0) / (m + P - 1)
 
 **What a change costs**, by counts: groups and start, as where replicas take a place, if no two neighbours are lost; otherwise,
-and if machines are added, a restart and the state of the largest stage.  With fewer than 40 machines Bamboo goes on with as
+and if machines are added, a restart and the state of the largest stage.  With fewer than 40 machines Bamboo continues with as
 many whole pipelines as are left at each loss, as here; the half-speed steps until then are not charged.
 
 Source: Bamboo (NSDI 2023), its public simulator (commit 80809293); its published step times are of other batches, and not used.
