@@ -6,13 +6,14 @@
 
 The lines are the same on one machine and on thirty.  A job with `runtime: elastic` runs the script on each of its machines;
 they share the batch (data parallelism) and the layers (stages of a pipeline) as the job's coordinator says, from step to step.
-Started by hand, the script trains alone, with the same result.
+Started by hand, the script trains alone, with the same result.  A script that was written for DistributedDataParallel changes
+three lines: see `wrap`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from windfall.wire import environment
@@ -60,10 +61,8 @@ class Model:
         from torch.utils.data import default_collate  # noqa: PLC0415 - who does not train needs no torch
 
         from windfall.runtimes.shape_engine import ShapeEngine, TrainSettings  # noqa: PLC0415 - the same
-        from windfall.runtimes.shape_watch import ShapeWatch  # noqa: PLC0415 - the same
 
-        path = os.environ.get(environment.ELASTIC)
-        self._watch = ShapeWatch(path) if path else None
+        self._watch = _watch()
         of_job = dict(self._watch.place.settings) if self._watch is not None else {}
         exact = deterministic if deterministic is not None else bool(of_job.get("deterministic", False))
         settings = TrainSettings(
@@ -85,6 +84,51 @@ class Model:
             Misuse: the script's data, layers or numbers do not allow it.
         """
         return self._engine.train(dataset, steps, self._watch, _objects_of(self._watch))
+
+
+def wrap(
+    model: Any, optimizer: Any, loader: Any, *stateful: Any, steps: int, seed: int = 0, save_every: int = 0
+) -> Iterable[Any]:
+    """Return the batches of a data-parallel script, of which each machine gets a part: one pipeline stage, P = 1.
+
+        training = elastic.wrap(model, optimizer, loader, schedule, steps=20_000)
+        for inputs, targets in training:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+            schedule.step()
+
+    `optimizer.step()` uses the mean gradient of the whole batch.  If a machine is lost there, the step changes nothing and the
+    loop gets a part of the same batch again.  The loop counts no epochs: `training.step` and `training.epoch` do.
+
+    Args:
+        model: a module, or one in DistributedDataParallel, which is taken out of it.
+        optimizer: of its parameters; it must be stepped once for each batch.
+        loader: a DataLoader over a data set with a length; `batch_size` is that of all machines together.
+        stateful: what else has a state (`state_dict`, `load_state_dict`): schedules.
+        steps: with which training ends.
+        seed: of the samples' order and of chance in data.
+        save_every: steps between checkpoints; 0: at the end alone.
+
+    Raises:
+        Misuse: the data set, the optimizer or the model do not allow it.
+    """
+    from windfall.runtimes.shape_wrap import WrappedTraining  # noqa: PLC0415 - who does not train needs no torch
+
+    watch = _watch()
+    of_job = dict(watch.place.settings) if watch is not None else {}
+    module = model.module if type(model).__name__ == "DistributedDataParallel" else model
+    return WrappedTraining(
+        module, optimizer, loader, stateful, steps=steps, seed=int(of_job.get("seed", seed)),
+        save_every=int(of_job.get("save_every", save_every)), watch=watch, objects=_objects_of(watch),
+    )  # fmt: skip
+
+
+def _watch() -> Any:
+    from windfall.runtimes.shape_watch import ShapeWatch  # noqa: PLC0415 - who does not train needs no torch
+
+    path = os.environ.get(environment.ELASTIC)
+    return ShapeWatch(path) if path else None
 
 
 def _objects_of(watch: Any) -> Any:

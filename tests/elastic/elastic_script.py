@@ -100,6 +100,40 @@ def train(options: Mapping[str, Any]) -> None:
     (folder / f"{name}.end").write_text(digest(layers))
 
 
+def train_wrapped(options: Mapping[str, Any]) -> None:
+    """Train as a data-parallel script does, with a schedule and running statistics."""
+    torch.set_num_threads(1)
+    folder, name = Path(options["folder"]), options["machine"]
+    if "place" in options:
+        os.environ[environment.ELASTIC] = options["place"]
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.8)
+    inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(9))
+    data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True), torch.arange(40))
+    loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+    training = elastic.wrap(model, optimizer, loader, schedule, steps=options["steps"])
+    if not options.get("statistics", False):
+        model[1].eval()
+    with (folder / f"{name}.steps").open("a") as file:
+        for values, targets, numbers in training:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(values), targets)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            file.write(
+                json.dumps([training.step, float(loss), numbers.tolist(), optimizer.param_groups[0]["lr"]]) + "\n"
+            )
+            file.flush()
+            time.sleep(options.get("wait_s", 0.0))
+    torch.save(model.state_dict(), folder / f"{name}.model")
+    (folder / f"{name}.end").write_text(digest([model]))
+
+
 def digest(layers: list[torch.nn.Module]) -> str:
     """Return a digest of all parameters."""
     found = hashlib.blake2b(digest_size=16)

@@ -28,8 +28,8 @@ WITHIN_S = 250.0
 class ScriptedFleet:
     """Processes that train, and what is said to them."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.folder, self._options = folder, options
+    def __init__(self, folder: Path, script: Callable[[Mapping[str, Any]], None], layers: int, **options: Any) -> None:
+        self.folder, self._options, self._script, self._layers = folder, options, script, layers
         self.store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WITHIN_S)
         )
@@ -56,7 +56,7 @@ class ScriptedFleet:
                 )
             )
             told = {**self._options, **options, "folder": str(self.folder), "machine": name, "place": str(place)}
-            process = self._context.Process(target=elastic_script.train, args=(told,))
+            process = self._context.Process(target=self._script, args=(told,))
             process.start()
             self._processes[name] = process
 
@@ -104,7 +104,7 @@ class ScriptedFleet:
         self, pipelines: int, stages: int, machines: Sequence[str], *, step: int | None, term: int, base: int,
         backup: str | None = None, cut: tuple[int, ...] | None = None, gone: Sequence[str] = (),
     ) -> ShapeLayout:  # fmt: skip
-        ends = cut or tuple(round(LAYERS * stage / stages) for stage in range(stages + 1))
+        ends = cut or tuple(round(self._layers * stage / stages) for stage in range(stages + 1))
         places = tuple(
             StagePlace(pipeline, stage, machines[pipeline * stages + stage])
             for pipeline in range(pipelines)
@@ -113,7 +113,7 @@ class ScriptedFleet:
         holders = self._holders(step, gone)
         moves: list[StateMove] = []
         wanted = [(place.machine, range(ends[place.stage], ends[place.stage + 1])) for place in places]
-        wanted += [(backup, range(LAYERS))] if backup else []
+        wanted += [(backup, range(self._layers))] if backup else []
         for machine, layers in wanted:
             for layer in layers:
                 if machine not in holders[layer]:
@@ -126,7 +126,7 @@ class ScriptedFleet:
 
     def _holders(self, step: int | None, gone: Sequence[str]) -> list[list[str]]:
         if step is not None:
-            found: list[list[str]] = [[] for _ in range(LAYERS)]
+            found: list[list[str]] = [[] for _ in range(self._layers)]
             for name in self._processes:
                 report = self.report(name)
                 if report is not None and name not in gone and report.term == self._term:
@@ -138,7 +138,7 @@ class ScriptedFleet:
         assert self.layout is not None
         old = self.layout
         names = [place.machine for place in old.places]
-        found = [[name for name in names if layer in old.layers(name)] for layer in range(LAYERS)]
+        found = [[name for name in names if layer in old.layers(name)] for layer in range(self._layers)]
         return [[*names, *([old.backup] if old.backup else [])] for names in found]
 
     def stop(self) -> ShapeLayout:
@@ -215,7 +215,7 @@ class ScriptedFleet:
     def common_step(self, names: Sequence[str]) -> int:
         """Return the newest step of which these machines together hold all layers, and each that trained a state."""
         steps = []
-        for layer in range(LAYERS):
+        for layer in range(self._layers):
             held = set()
             for name in names:
                 report = self.report(name)
@@ -266,23 +266,28 @@ def _lines(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def fleet(folder: Path, **options: Any) -> Iterator[ScriptedFleet]:
+def fleet(
+    folder: Path,
+    script: Callable[[Mapping[str, Any]], None] = elastic_script.train,
+    layers: int = LAYERS,
+    **options: Any,
+) -> Iterator[ScriptedFleet]:
     """Have machines, and end them."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = ScriptedFleet(folder, **options)
+    found = ScriptedFleet(folder, script, layers, **options)
     try:
         yield found
     finally:
         found.close()
 
 
-def alone(folder: Path, options: Mapping[str, Any]) -> tuple[dict[int, float], str]:
+def alone(
+    folder: Path, options: Mapping[str, Any], script: Callable[[Mapping[str, Any]], None] = elastic_script.train
+) -> tuple[dict[int, float], str]:
     """Train in one process without a coordinator; return losses and the digest of the final state."""
     folder.mkdir(parents=True)
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(
-        target=elastic_script.train, args=({**options, "folder": str(folder), "machine": "alone"},)
-    )
+    process = context.Process(target=script, args=({**options, "folder": str(folder), "machine": "alone"},))
     process.start()
     process.join(WITHIN_S)
     assert process.exitcode == 0

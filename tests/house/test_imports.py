@@ -118,6 +118,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_stage",
             "runtimes.shape_states",
             "runtimes.shape_watch",
+            "runtimes.shape_wrap",
         ),
         (WORDS | {"wire", "runtimes"}, frozenset({"numpy", "torch"})),
     ),
@@ -128,7 +129,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "elastic": (
         WORDS
-        | {"runtimes.shape_engine", "runtimes.shape_watch", "wire.environment"}
+        | {"runtimes.shape_engine", "runtimes.shape_watch", "runtimes.shape_wrap", "wire.environment"}
         | {"linux.clock", "settings", "storage.object_stores", "storage.store_operations"},
         frozenset({"torch"}),
     ),

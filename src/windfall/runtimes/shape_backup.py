@@ -17,7 +17,7 @@ import torch
 
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_stage import Update, apply_gradient, sum_dtype, trained_parameters
-from windfall.runtimes.shape_states import HeldStates, Layer
+from windfall.runtimes.shape_states import HeldStates, Layer, unpacked
 from windfall.shape_layout import ShapeLayout
 
 HEADER, GRADIENT, ARRIVED = 5, 6, 7
@@ -36,23 +36,27 @@ class BackupLink:
     Args:
         links: of the senders and the backup.
         backup: its name.
+        given_up: whether the layout has been given up; asked when the connection breaks: then the backup is not lost.
 
     Attributes:
         sent_bytes: of gradients, in all.
     """
 
-    def __init__(self, links: Links, backup: str) -> None:
+    def __init__(self, links: Links, backup: str, given_up: Callable[[], bool]) -> None:
         self._links: Links | None = links
-        self._backup, self._step = backup, 0
+        self._backup, self._given_up, self._step = backup, given_up, 0
         self.sent_bytes = 0
 
     def send(self, step: int, gradient: Any) -> None:
-        """Begin to send a step's gradient, which may be changed afterwards."""
+        """Begin to send a step's gradient, which may be changed afterwards, or packed state, which may not."""
 
         def send(links: Links) -> None:
             links.sent()
             links.send(torch.tensor([step]), self._backup, HEADER)
-            links.send(gradient.detach().clone(), self._backup, GRADIENT)
+            if gradient.dtype == torch.uint8:
+                links.send_bytes(gradient, self._backup, GRADIENT)
+            else:
+                links.send(gradient.detach().clone(), self._backup, GRADIENT)
             self._step = step
             self.sent_bytes += gradient.numel() * gradient.element_size()
 
@@ -93,6 +97,8 @@ class BackupLink:
             action(self._links)
         except LinkBroken:
             self.close()
+            if self._given_up():
+                raise
 
 
 def serve(
@@ -132,6 +138,24 @@ def serve(
         for layers, gradient in zip(stages, gradients, strict=True):
             apply_gradient(layers, gradient, Update(step, 1.0, schedule))
         held.end_update(everything)
+        applied(step)
+        links.sent()
+
+
+def serve_states(
+    links: Links, layout: ShapeLayout, held: HeldStates, *, step: int, applied: Callable[[int], None]
+) -> None:
+    """Take in states, where gradients would not do: a script has schedules of its own.
+
+    Args and errors are those of `serve`; a state is a gradient of another form.
+    """
+    (sender,) = senders_of(layout)
+    while int(links.receive(torch.zeros(1, dtype=torch.int64), sender, HEADER)):
+        state = unpacked(links.receive_bytes(sender, GRADIENT))
+        links.send(torch.tensor([state.step]), sender, ARRIVED)
+        held.replace(0, state)
+        assert state.step == step + 1, (state.step, step)
+        step = state.step
         applied(step)
         links.sent()
 

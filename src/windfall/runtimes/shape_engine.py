@@ -155,8 +155,8 @@ class _Run:
                         applied=member.served,
                         schedule=self._settings.schedule,
                     )
-            except LinkBroken:
-                member.give_up()
+            except LinkBroken as broken:
+                member.give_up(broken)
         member.load_last()
 
     def _train(self) -> Iterator[tuple[int, float]]:

@@ -32,16 +32,25 @@ MEET_WITHIN_S = 20.0
 
 
 class LinkBroken(Exception):
-    """A connection to another machine is broken, or the layout was given up."""
+    """A connection to another machine is broken, or the layout was given up.
+
+    Args:
+        words: what happened.
+        peer: the machine at the other end, if it is known.
+    """
+
+    def __init__(self, words: str, peer: str | None = None) -> None:
+        super().__init__(words)
+        self.peer = peer
 
 
 @contextmanager
-def _broken(what: str) -> Iterator[None]:
+def _broken(what: str, peer: str | None = None) -> Iterator[None]:
     """Turn torch's errors into `LinkBroken`; what they say differs from peer to peer."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise LinkBroken(f"{what}: {error}") from None
+        raise LinkBroken(f"{what}: {error}", peer) from None
 
 
 class Links:
@@ -125,13 +134,13 @@ class Links:
     def send(self, value: Any, to: str, tag: int, about: int = -1) -> None:
         """Begin to send a tensor whose form the receiver knows; it must not be changed before `sent`."""
         self.check()
-        with _broken(f"sending to {to}"):
+        with _broken(f"sending to {to}", to):
             self._sent.append((about, self._group.send([value], self.machines.index(to), tag), value))
 
     def receive(self, value: Any, source: str, tag: int) -> Any:
         """Fill a tensor with what a machine sends, and return it."""
         self.check()
-        with _broken(f"receiving from {source}"):
+        with _broken(f"receiving from {source}", source):
             self._group.recv([value], self.machines.index(source), tag).wait(_WAIT_S)
         self.check()
         return value

@@ -98,6 +98,7 @@ class ShapeMember:
         self._links: list[Links] = []
         self._stopped = False
         self._alarm = threading.Event()
+        self._store: Any = None
         self._making: ShapeLayout | None = None
         self._leaves: ShapeLayout | None = None
         self._trained_first = True
@@ -214,14 +215,14 @@ class ShapeMember:
                 if self.machine == layout.backup:
                     self.serves = link
                 else:
-                    self.backup = BackupLink(link, layout.backup)
+                    self.backup = BackupLink(link, layout.backup, self._is_given_up)
 
     def _store_of(self, layout: ShapeLayout, everybody: Sequence[str]) -> Any:
         """Wait until all are there, and return the store in which they meet."""
         if self._watch is None or len(everybody) == 1:
             return None
         try:
-            store = self._watch.store()
+            store = self._store = self._watch.store()
             self._agree(store)
             store.set(ready_key(layout.version, self.machine), b"1")
             keys = [ready_key(layout.version, one) for one in everybody]
@@ -229,6 +230,14 @@ class ShapeMember:
         except (OSError, RuntimeError) as error:
             raise LinkBroken(f"the coordinator's store does not answer: {error}") from None
         return store
+
+    def _is_given_up(self) -> bool:
+        """Return whether the layout has been given up, as far as the coordinator's store says at this moment."""
+        try:
+            return self._alarm.is_set() or bool(self._store.check([broken_key(version_of(self._making))]))
+        except RuntimeError:
+            # With the store its machine is lost, which may well be the backup.
+            return False
 
     def _agree(self, store: Any) -> None:
         """Check that this machine's script and packages are the others'."""
@@ -414,13 +423,14 @@ class ShapeMember:
 
     # ------------------------------------------------------------------------------------------------------------------ ends
 
-    def give_up(self) -> None:
+    def give_up(self, broken: LinkBroken) -> None:
         """Give up a step: report what is held, and wait for a layout that says from which step all continue."""
+        lost = (broken.peer,) if broken.peer is not None and not self._alarm.is_set() else ()
         if self._watch is not None and not self._alarm.is_set():
             self._watch.post(broken_key(version_of(self._making)), b"1")
         self._close()
         self._stopped, self._leaves = True, None
-        self._update(stopped=True, held=self.held.ranges())
+        self._update(stopped=True, broken=lost, held=self.held.ranges())
 
     def load_last(self) -> None:
         """Put the state after the last step into all layers."""

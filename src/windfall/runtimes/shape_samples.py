@@ -118,11 +118,14 @@ class SampleReader:
         seed: of the training.
         collate: makes a batch of a list of samples.
         device: to which its tensors go.
+        pairs: samples must be (input, target).
     """
 
-    def __init__(self, dataset: Any, order: SampleOrder, seed: int, collate: Any, device: Any) -> None:
+    def __init__(
+        self, dataset: Any, order: SampleOrder, seed: int, collate: Any, device: Any, *, pairs: bool = True
+    ) -> None:
         self._dataset, self._order, self._seed = dataset, order, seed
-        self._collate, self._device = collate, device
+        self._collate, self._device, self._pairs = collate, device, pairs
 
     def check(self) -> None:
         """Check that the data set has as many samples as at first.
@@ -137,7 +140,12 @@ class SampleReader:
             )
 
     def read(self, step: int, part: MicroBatch) -> tuple[Any, Any]:
-        """Return the inputs and the targets of a micro-batch.
+        """Return the inputs and the targets of a micro-batch; raises as `batch`."""
+        inputs, targets = self.batch(step, part)
+        return inputs, targets
+
+    def batch(self, step: int, part: MicroBatch) -> Any:
+        """Return a micro-batch.
 
         Raises:
             Misuse: a sample is not a pair.
@@ -149,12 +157,11 @@ class SampleReader:
             random.seed(seed)
             np.random.seed(seed % (1 << 32))
             found.append(self._dataset[sample])
-        if not isinstance(found[0], (tuple, list)) or len(found[0]) != 2:
+        if self._pairs and (not isinstance(found[0], (tuple, list)) or len(found[0]) != 2):
             raise Misuse(
                 f"sample {part.samples[0]} of the data set is {type(found[0]).__name__}: dataset[i] must return (input, target)"
             )
-        inputs, targets = self._collate(found)
-        return moved_to(inputs, self._device), moved_to(targets, self._device)
+        return moved_to(self._collate(found), self._device)
 
 
 def moved_to(value: Any, device: Any) -> Any:

@@ -7,6 +7,7 @@ can be taken back here.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -55,11 +56,13 @@ class Layer(NamedTuple):
         module: what it computes.
         optimizer: None if it has nothing to train.
         rates: learning rates with which the optimizer began, of each of its groups.
+        stateful: what else has a state that belongs to it.
     """
 
     module: Any
     optimizer: Any
     rates: tuple[float, ...] = ()
+    stateful: tuple[Any, ...] = ()
 
 
 def _parameters(layer: Layer) -> list[Any]:
@@ -80,6 +83,7 @@ def captured(layer: Layer, step: int) -> LayerState:
         for key, value in group.items():
             found[f"group/{number}/{key}"] = value
     tensors |= {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    tensors |= {f"stateful/{number}": _bytes_of(one.state_dict()) for number, one in enumerate(layer.stateful)}
     return LayerState(
         step, tensors, {name: value for name, value in found.items() if isinstance(value, (bool, int, float))}
     )
@@ -95,6 +99,9 @@ def _install(layer: Layer, state: LayerState) -> None:
     for kind, named in (("parameter", layer.module.named_parameters()), ("buffer", layer.module.named_buffers())):
         for name, value in named:
             value.copy_(state.tensors[f"{kind}/{name}"])
+    for place, one in enumerate(layer.stateful):
+        data = io.BytesIO(state.tensors[f"stateful/{place}"].numpy().tobytes())
+        one.load_state_dict(torch.load(data, weights_only=True))
     if layer.optimizer is None:
         return
     of_optimizer = {**state.tensors, **state.numbers}
@@ -108,6 +115,12 @@ def _install(layer: Layer, state: LayerState) -> None:
             layer.optimizer.state[parameters[int(number)]][key[0]] = own
         elif kind == "group":
             layer.optimizer.param_groups[int(number)][key[0]] = own
+
+
+def _bytes_of(state: Any) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
 def packed(state: LayerState) -> torch.Tensor:
@@ -181,6 +194,17 @@ class HeldStates:
         for number in numbers:
             self._now[number] += 1
 
+    def undo_update(self, numbers: Iterable[int]) -> None:
+        """Put the states back that were kept before an update that was not made."""
+        for number in numbers:
+            install(self.layers[number], self._before[number])
+
+    def replace(self, number: int, state: LayerState) -> None:
+        """Hold the next state of a layer, and the one that is in it."""
+        self.begin_update([number])
+        install(self.layers[number], state)
+        self._now[number] = state.step
+
     def put(self, number: int, state: LayerState) -> None:
         """Hold another state of a layer, and no other."""
         install(self.layers[number], state)
@@ -227,7 +251,7 @@ class HeldStates:
         held = [(step, number) for number, step in self._now.items()]
         held += [(state.step, number) for number, state in self._before.items()]
         found: list[tuple[int, int, int]] = []
-        for step, number in sorted(held):
+        for step, number in sorted(set(held)):
             if found and found[-1][1:] == (number, step):
                 found[-1] = (found[-1][0], number + 1, step)
             else:

@@ -226,6 +226,8 @@ class ShapeWatch:
             with self._changed:
                 self.taken_for_lost = True
                 self._changed.notify_all()
+            if self._guard is not None:
+                self._guard(None)
         if not store.check([LAYOUT]):
             return
         layout = msgspec.json.decode(store.get(LAYOUT), type=ShapeLayout)
