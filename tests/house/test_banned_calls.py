@@ -44,6 +44,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("drill/profile_machine.py", "os.environ*"): "a machine's process becomes one with the job's variables",
     ("drill/busy_cores.py", "time.monotonic"): "stamps how busy the host is; nothing is decided by it",
     ("simulation/bag_odds.py", "numpy.random.default_rng"): "lifetimes of a bag's machines, by a seed",
+    ("simulation/elastic_odds.py", "numpy.random.default_rng"): "machines that are lost and replaced, by a seed",
     ("simulation/fleet_odds.py", "numpy.random.*"): "histories of fleets, by a seed",
     ("runtimes/machine_limits.py", "time.*"): "measures a thread's own processor time, and makes that thread rest",
     ("apps/*.py", "numpy.random.default_rng"): "first values, draws and generated data, by a seed",

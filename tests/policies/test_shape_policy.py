@@ -79,3 +79,10 @@ def test_a_plan_looks_as_far_as_counts_last(changes: int, minutes: int, interval
     """Six times the mean time between changes, from 12 intervals on doubled, 192 at most; the interval's length is the unit."""
     assert look_ahead_of(changes, 60.0 * minutes) == intervals
     assert look_ahead_of(changes, 10.0 * minutes, 10.0) == intervals
+
+
+def test_the_shape_beside_it_grows_by_what_has_come() -> None:
+    """2x3 of 8 machines leaves 2 idle; with 4 more, one pipeline of 3 is added, and the 2 stay idle."""
+    found = decide(ShapeSituation(Shape(2, 3), 8, 12), COSTS, look_ahead=12)
+
+    assert found.adapted == Shape(3, 3)

@@ -128,6 +128,11 @@ VERBS: Mapping[str, tuple[Verb, ...]] = {
             "Compute the numbers of a paper and compare them with the published ones.",
         ),
         Verb(
+            "lab.shapes_verb:shapes",
+            "lab shapes [OPTIONS] PROFILE --machines N",
+            "Show the shapes that a profiled model can train in, and what it trains while machines come and go.",
+        ),
+        Verb(
             "lab.market_verb:market",
             "lab market [OPTIONS]",
             "Show what can be bought: prices, risks, and how fresh each number is.",

@@ -11,7 +11,7 @@ from windfall.lab import parcae_published as paper
 from windfall.lab import parcae_replay as replay
 from windfall.lab.parcae_tables import ParcaeModel, kept_model
 from windfall.lab.published_rows import Options, Progress, PublishedRow, cannot, compared, unprinted
-from windfall.models.shape_costs import PublishedCosts, ShapeCosts
+from windfall.models.shape_costs import ChargedCosts, PublishedCosts
 from windfall.models.shapes import ShapeSpeeds
 from windfall.policies.shapes.redundant_choices import RedundantCosts, redundant_speeds
 from windfall.policies.shapes.shape_choices import fixed_depth
@@ -96,7 +96,7 @@ def baselines(folder: Path, name: str) -> dict[str, tuple[str, Replayed | None]]
     return found
 
 
-def _whole(model: ParcaeModel, speeds: ShapeSpeeds, costs: ShapeCosts) -> Callable[[int], Replayed]:
+def _whole(model: ParcaeModel, speeds: ShapeSpeeds, costs: ChargedCosts) -> Callable[[int], Replayed]:
     """Return what whole pipelines of a depth train."""
 
     def run(depth: int) -> Replayed:

@@ -244,8 +244,8 @@ def _mapping(block: object, where: str, known: Sequence[str], needed: Sequence[s
     for key in block:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
-            remedy = f"did you mean {near[0]}?" if near else f"write {', '.join(known)}"
-            raise Misuse(f"{where}: unknown key {key!r}; {remedy}")
+            instead = f"did you mean {near[0]}?" if near else f"write {', '.join(known)}"
+            raise Misuse(f"{where}: unknown key {key!r}; {instead}")
     for key in needed:
         if key not in block:
             raise Misuse(f"{where}: {key} is missing")

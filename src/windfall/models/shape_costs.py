@@ -37,6 +37,13 @@ class ShapeCosts(Protocol):
         """Return what each new shape costs on top, if a change before it is not finished."""
 
 
+class ChargedCosts(ShapeCosts, Protocol):
+    """Costs that a replay charges, one change at a time."""
+
+    def one(self, place: int, machines: int, lost: int, new: int) -> float:
+        """Return the mean cost of a change from one shape to another, by their places [s]."""
+
+
 class PublishedCosts:
     """The published costs, computed when they are asked for, and kept."""
 
@@ -44,11 +51,20 @@ class PublishedCosts:
         """Take the measured times and throughputs of a model."""
         self._times, self._grid = times, grid_of(speeds)
         self._rows: dict[tuple[int, int, int], Floats] = {}
+        self._pairs: dict[tuple[int, int, int, int], float] = {}
 
     @property
     def grid(self) -> ShapeGrid:
         """The shapes."""
         return self._grid
+
+    def one(self, place: int, machines: int, lost: int, new: int) -> float:
+        """Return the mean cost of a change from one shape to another."""
+        source = self._grid.shapes[place]
+        key = (place, machines if lost else source.machines, lost, new)
+        if key not in self._pairs:
+            self._pairs[key] = migration_cost(self._times, source, machines, lost, self._grid.shapes[new]).mean_s
+        return self._pairs[key]
 
     def row(self, place: int, machines: int, lost: int) -> Floats:
         """Return the mean cost of each new shape from one old one."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from windfall.models.migrations import MigrationTimes
-from windfall.models.shape_costs import BoundedCosts, ShapeCosts
+from windfall.models.shape_costs import BoundedCosts, ChargedCosts
 from windfall.models.shapes import IDLE, Shape, ShapeSpeeds
 from windfall.policies.shapes import template_choices
 from windfall.policies.shapes.shape_policy import INTERVAL_S, ShapeSituation, decide, look_ahead_of
@@ -74,7 +74,7 @@ class Replayed(Struct, frozen=True):
 Choice = Callable[[Moment], Shape]
 
 
-def play(counts: Sequence[int], costs: ShapeCosts, choose: Choice, interval_s: float = INTERVAL_S) -> Replayed:
+def play(counts: Sequence[int], costs: ChargedCosts, choose: Choice, interval_s: float = INTERVAL_S) -> Replayed:
     """Return what a policy trains when its changes cost what the costs say."""
     grid, again_s = costs.grid, costs.again_s()
     shape, before, unpaid_s, changes = IDLE, 0, 0.0, 0
@@ -84,7 +84,7 @@ def play(counts: Sequence[int], costs: ShapeCosts, choose: Choice, interval_s: f
         past = tuple(counts[max(number - PAST, 0) : number])
         chosen = choose(Moment(number, shape, before, now, unpaid_s, past, changes))
         place = grid.place(chosen)
-        cost_s = float(costs.row(grid.place(shape), before, max(before - now, 0))[place])
+        cost_s = costs.one(grid.place(shape), before, max(before - now, 0), place)
         if cost_s > 0.0:
             unpaid_s = cost_s + (float(again_s[place]) if unpaid_s > 0.0 else 0.0)
         rates.append(float(grid.samples_per_s[place]))

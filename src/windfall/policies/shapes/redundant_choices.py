@@ -76,6 +76,10 @@ class RedundantCosts:
         covered = neighbours_left(source, machines, lost)
         return np.array([self._cost_s(source, lost, target, covered) for target in self._grid.shapes])
 
+    def one(self, place: int, machines: int, lost: int, new: int) -> float:
+        """Return the mean cost of a change from one shape to another."""
+        return float(self.row(place, machines, lost)[new])
+
     def matrix(self, machines: int, lost: int) -> Floats:
         """Return all rows; those of shapes that do not fit are infinite."""
         size = len(self._grid.shapes)
