@@ -76,7 +76,8 @@ def test_a_policy_without_its_package_says_so() -> None:
     with pytest.raises(Misuse, match=r"the fleet policy lost needs the package nowhere, which is not installed$"):
         fleet_policy_list.policy("lost")
     with pytest.raises(
-        Misuse, match="the runtime bags is not installed; this installation has checkpoint, bag, paramserver, elastic, pairs"
+        Misuse,
+        match="the runtime bags is not installed; this installation has checkpoint, bag, paramserver, elastic, pairs",
     ):
         runtime_list.rules("bags")
 
