@@ -163,14 +163,21 @@ class SmallMachines:
 
         return ObjectTierStore(open_store(folder_url(self.folder)))
 
-    def until_settled(self, serving: set[str], computing: set[str]) -> int:
-        """Wait until these machines, and no others, serve and compute; return the newest clock then."""
+    def until_settled(self, serving: set[str], computing: set[str], *, servers: int | None = None) -> int:
+        """Wait until these machines, and no others, serve and compute; return the newest clock then.
+
+        Args:
+            serving: which may serve.
+            computing: which compute.
+            servers: how many of them serve; None: all.
+        """
         deadline = time.monotonic() + LIMIT_S
         while True:
             layout = self.layout()
             moving = any(place.next_active for place in layout.parts) or any(one.next_holder for one in layout.data)
             serves, computes = {one.active for one in layout.parts}, {one.holder for one in layout.data}
-            if not moving and serves == serving and computes == computing:
+            enough = serves <= serving and len(serves) == (len(serving) if servers is None else servers)
+            if not moving and enough and computes == computing:
                 return self.newest()
             assert time.monotonic() < deadline, f"{layout}"
             time.sleep(0.05)

@@ -80,13 +80,16 @@ def _played(live: Live) -> tuple[tuple[float, ...], float]:
     reliable = [f"r{number}" for number in range(live.reliable)]
     transient = [f"t{number}" for number in range(live.transient)]
     computing = set(transient) if live.ratios is STAGE_3 else {*reliable, *transient}
-    serving = set(reliable) if live.ratios is STAGE_1 else set(transient[: active_servers(len(transient))])
+    serving, servers = set(reliable), len(reliable)
+    if live.ratios is not STAGE_1:
+        # One that is there a little earlier than the others serves on.
+        serving, servers = set(transient), active_servers(len(transient))
     machines = SmallMachines([*reliable, *transient], PARTS, len(computing), small=SMALL, ratios=live.ratios)
     try:
         machines.start(*reliable)
         machines.until(1)
         machines.order("begin", *transient)
-        since = machines.until_settled(serving, computing) + WARM_UP
+        since = machines.until_settled(serving, computing, servers=servers) + WARM_UP
         machines.until(since + ROUNDS + 1)
         return (
             tuple(machines.iterations(since + 1, since + ROUNDS + 1)),
