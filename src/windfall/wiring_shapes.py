@@ -247,7 +247,7 @@ def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: El
     layout = first_layout(stored) if newest is None else taken_by_next_shape_coordinator(newest)
     if not log.write_layout(layout):
         raise CoordinatorReplaced(f"another coordinator has written record {layout.record}")
-    planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now())
+    planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)
     coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), clock.now())
     ports = ShapeLoopPorts(board, log, lambda: newest_checkpoint(store), clock)
     return ShapeCoordinatorLoop(coordinator, planner, ports, stored)

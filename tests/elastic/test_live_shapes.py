@@ -82,3 +82,36 @@ def test_a_machine_is_killed_and_the_result_is_the_same_to_the_bit(rig: Rig) -> 
     assert rig.ended(alone)["exit_code"] == 0
     assert digests(rig, "three") == digests(rig, "alone")
     assert len(digests(rig, "alone")) == 1
+
+
+def test_a_notice_in_time_costs_no_step(rig: Rig) -> None:
+    """The machine that is to go trains until another has its place; nothing is given up, and nothing redone."""
+    job_id = submit(rig, "noticed", nodes=2)
+    before = until_step(rig, job_id, 20, 2)
+    leaving = next(one.name for one in before.machines if one.stage is not None)
+    rig.take(leaving.rpartition("-")[0], 30.0)
+
+    assert rig.ended(job_id)["exit_code"] == 0, rig.log()
+
+    found = status(rig, job_id)
+    assert found is not None
+    assert (found.step, found.redone, found.term, found.lost) == (STEPS, 0, 1, 0)
+    assert leaving not in {one.name for one in found.machines}
+    assert len(digests(rig, "noticed")) == 1
+
+
+def test_the_leading_machine_is_lost_and_another_one_leads(rig: Rig) -> None:
+    """With it go the coordinator, the TCP store and the backup; machines that train keep what they have."""
+    job_id = submit(rig, "led", nodes=2)
+    before = until_step(rig, job_id, 20, 2)
+    leader = next(one.name for one in before.machines if one.reliable)
+    rig.take(leader.rpartition("-")[0], None)
+
+    assert rig.ended(job_id)["exit_code"] == 0, rig.log()
+
+    found = status(rig, job_id)
+    assert found is not None
+    assert (found.step, found.over) == (STEPS, True)
+    assert found.coordinator >= 2
+    assert found.redone <= 1
+    assert len(digests(rig, "led")) == 1

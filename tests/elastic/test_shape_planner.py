@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from windfall.core.shape_decisions import ShapeMoment
-from windfall.core.shape_planner import ShapePlanner, possible_shapes
-from windfall.errors import Infeasible
+from windfall.core.shape_planner import ShapePlanner
+from windfall.errors import Infeasible, Misuse
+from windfall.models.elastic_profile import even_profile, profile_of
 from windfall.models.shapes import IDLE, Shape
 
 LAYERS, MICRO_BATCHES = 6, 8
@@ -15,14 +16,6 @@ LAYERS, MICRO_BATCHES = 6, 8
 def moment(ready: int, shape: Shape = IDLE) -> ShapeMoment:
     """So many machines that can train, after a shape."""
     return ShapeMoment(shape, shape.machines, ready, 0, LAYERS, MICRO_BATCHES)
-
-
-def test_a_model_has_shapes_by_its_layers_and_micro_batches() -> None:
-    """No stage without a layer, no pipeline without a micro-batch, and none that the job does not allow."""
-    found = possible_shapes(3, 2, 8, ())
-
-    assert set(found) == {Shape(1, 1), Shape(2, 1), Shape(1, 2), Shape(2, 2)}
-    assert possible_shapes(3, 2, 8, (Shape(2, 2), Shape(4, 1))) == (Shape(2, 2),)
 
 
 def test_all_machines_train_side_by_side_while_nothing_is_known_of_layers() -> None:
@@ -55,6 +48,29 @@ def test_nothing_is_trained_once_it_is_to_rest() -> None:
 
 
 def test_shapes_that_no_model_can_have_are_refused() -> None:
-    """Three stages of three layers cannot be cut: the sentence says why."""
-    with pytest.raises(Infeasible, match=r"none of the shapes 1x6 can be had with 6 layers and 8 micro-batches"):
+    """Six stages of six layers cannot be cut: the sentence says why."""
+    with pytest.raises(Infeasible, match=r"1x6: 6 stages need at least 7 layers, and there are 6"):
         ShapePlanner(8, (Shape(1, 6),), None, 0.0).choose(moment(6))
+
+
+def test_a_profile_says_which_shapes_fit() -> None:
+    """A model that no machine can hold alone is cut into stages."""
+    block = {
+        "batch": 8, "micro_batch": 1, "memory_bytes": 1e6,
+        "layers": [{"count": LAYERS, "forward_s": 0.01, "backward_s": 0.02, "parameters": 2e4}],
+    }  # fmt: skip
+    planner = ShapePlanner(4, (), None, 0.0, profile=profile_of(block))
+
+    assert planner.choose(moment(3)).shape == Shape(1, 3)
+    assert planner.choose(moment(4, Shape(1, 3))).shape == Shape(1, 4)
+    assert planner.choose(moment(1, Shape(1, 4))).because == "1 machines are too few: the smallest shape needs 3"
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    """Its numbers would be of other layers."""
+    profile = even_profile(LAYERS + 1, MICRO_BATCHES, 1, 1.0)
+
+    with pytest.raises(
+        Misuse, match="the profile has 7 layers and 8 micro-batches, and the script's model has 6 layers"
+    ):
+        ShapePlanner(4, (), None, 0.0, profile=profile).choose(moment(3))

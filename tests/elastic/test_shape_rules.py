@@ -32,6 +32,7 @@ def elastic(**settings: Any) -> Job:
         ({"reliable": 0}, "reliable", "has reliable 0: write a whole number, at least 1: it has the coordinator"),
         ({"save_every": -1}, "save_every", "has save_every -1"),
         ({"deterministic": "yes"}, "deterministic", "has deterministic 'yes': write true or false"),
+        ({"profile": {"batch": 8, "micro_batch": 1}}, "profile", "has a profile: layers is missing"),
         ({"seed": 1.5}, "seed", "has seed 1.5"),
     ],
 )

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from windfall.errors import Misuse
 from windfall.fleet import Slot
 from windfall.jobs import Job
+from windfall.models.elastic_profile import ElasticProfile, profile_of
 from windfall.models.shapes import Shape
 from windfall.policies import policy_registry
 from windfall.policies.layout.membership import ALONE, Membership
@@ -29,7 +31,7 @@ HEAD, LEADS, ADDRESS = "head", "leads", "address"
 NODES_MAX = 256
 _RANGE = re.compile(r"(\d{1,4})\s*(?:\.\.\s*(\d{1,4}))?")
 _SHAPE = re.compile(r"(\d{1,3})x(\d{1,3})")
-_KEYS = ("nodes", "shapes", "lookahead", "reliable", "save_every", "deterministic", "seed")
+_KEYS = ("nodes", "shapes", "lookahead", "reliable", "save_every", "deterministic", "seed", "profile")
 _SAVED = "write runtime: {elastic: {save_every: 100}}: steps from one checkpoint to the next; the backup keeps the newest step"
 _WITHOUT_EFFECT = MappingProxyType(
     {
@@ -58,6 +60,7 @@ class ElasticJob(Struct, frozen=True):
         shapes: those that are allowed; empty: all that a model can have.
         lookahead: intervals that a plan looks ahead; None: as far as counts of machines last.
         reliable: machines that cannot be preempted; the first has the coordinator and keeps the state.
+        profile: of the model's layers; None: not known.
         save_every: steps from one checkpoint in the store to the next; 0: only the last, and those before all wait.
         script: settings that the script reads.
     """
@@ -67,6 +70,7 @@ class ElasticJob(Struct, frozen=True):
     shapes: tuple[Shape, ...]
     lookahead: int | None
     reliable: int
+    profile: ElasticProfile | None
     save_every: int
     script: Mapping[str, Any]
 
@@ -87,6 +91,12 @@ def job_of(settings: Mapping[str, Any]) -> ElasticJob:
     save_every = _whole(
         settings, "save_every", 0, 0, "steps from one checkpoint to the next; 0 saves the last step alone"
     )
+    profile = None
+    if "profile" in settings:
+        try:
+            profile = profile_of(settings["profile"])
+        except Misuse as error:
+            raise BadShapeSetting("profile", f"has a {error}") from None
     script = {"deterministic": deterministic, "save_every": save_every}
     if "seed" in settings:
         script["seed"] = _whole(settings, "seed", 0, 0, "it orders the samples")
@@ -96,6 +106,7 @@ def job_of(settings: Mapping[str, Any]) -> ElasticJob:
         _shapes(settings.get("shapes", AUTO), most),
         _whole(settings, "lookahead", None, 1, "intervals of a minute that a plan looks ahead"),
         _whole(settings, "reliable", 1, 1, "it has the coordinator, and keeps the state when all others are lost") or 1,
+        profile,
         save_every or 0,
         script,
     )
