@@ -21,6 +21,8 @@ CLUSTER: Mapping[str, str] = MappingProxyType(
         "RAY_health_check_timeout_ms": "5000",
         "RAY_health_check_failure_threshold": "5",
         "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+        # Ray starts its workers with niceness 15, and a machine whose actor hardly runs is taken for lost.
+        "RAY_worker_niceness": "0",
     }
 )
 
