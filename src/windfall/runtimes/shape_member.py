@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from windfall.errors import EXIT_RETRY, LogDamaged, Misuse
+from windfall.errors import EXIT_RETRY, LogDamaged, Misuse, WindfallError
 from windfall.ports import ObjectStore
 from windfall.runtimes.shape_backup import BackupLink, senders_of
 from windfall.runtimes.shape_links import LinkBroken, Links
@@ -104,6 +104,7 @@ class ShapeMember:
         self._trained_first = True
         self._stored: StoredStep | None = None
         self._saving: threading.Thread | None = None
+        self._not_saved: WindfallError | None = None
         self._step_s: list[float] = []
 
     # -------------------------------------------------------------------------------------------------------------- layouts
@@ -162,7 +163,7 @@ class ShapeMember:
         self.stage = next((place for place in layout.places if place.machine == self.machine), None)
         self._trained_first = False
         self._update(
-            layout=layout.version, held=self.held.ranges(), trained=self.step if named else 0,
+            layout=layout.version, held=self.held.ranges(), trained=self.step,
             moved_s=time.monotonic() - began_s,
         )  # fmt: skip
 
@@ -249,6 +250,9 @@ class ShapeMember:
         address = self._watch.place.address if self._watch is not None else ""
         links = Links(prefix, machines, self.machine, address=address, device=self._terms.device, wait=self._wait)
         self._links.append(links)
+        if self._alarm.is_set():
+            # It came before this group was among those that it ends.
+            raise LinkBroken("the layout was given up")
         return links
 
     def _wait(self, ready: Callable[[], bool]) -> None:
@@ -261,7 +265,7 @@ class ShapeMember:
         """Called by the watch's thread: end all waits if this layout has been given up."""
         if newer is None or ends(newer):
             self._alarm.set()
-            for links in [*self._links, *([self.links] if self.links else [])]:
+            for links in list(self._links):
                 links.abort()
         elif self.backup is not None and self._making is not None and newer.backup != self._making.backup:
             # It may hang, and then none could vote to leave it.
@@ -397,6 +401,9 @@ class ShapeMember:
         Args:
             numbers: of the layers.
             whole: wait until they are there.
+
+        Raises:
+            StoreError: they could not be saved, and `whole` was asked for.
         """
         objects = self._objects
         if objects is None:
@@ -408,6 +415,13 @@ class ShapeMember:
         step, term, layers = self.step, self._term, len(self.held.layers)
 
         def save() -> None:
+            try:
+                put()
+            except WindfallError as error:
+                # The next checkpoint may be possible again; the last one must be.
+                self._not_saved = error
+
+        def put() -> None:
             save_layers(
                 objects,
                 StoredStep(step, term),
@@ -416,10 +430,13 @@ class ShapeMember:
                 terms,
             )
 
+        self._not_saved = None
         self._saving = threading.Thread(target=save, daemon=True)
         self._saving.start()
         if whole:
             self._saving.join()
+            if self._not_saved is not None:
+                raise self._not_saved
 
     # ------------------------------------------------------------------------------------------------------------------ ends
 

@@ -112,7 +112,10 @@ def _install(layer: Layer, state: LayerState) -> None:
         kind, number, *key = name.split("/", 2)
         own = value.detach().clone() if isinstance(value, torch.Tensor) else value
         if kind == "optimizer":
-            layer.optimizer.state[parameters[int(number)]][key[0]] = own
+            parameter = parameters[int(number)]
+            # Counters of steps stay where they are; what is as large as a parameter belongs to its device.
+            placed = own.to(parameter.device) if isinstance(own, torch.Tensor) and own.dim() else own
+            layer.optimizer.state[parameter][key[0]] = placed
         elif kind == "group":
             layer.optimizer.param_groups[int(number)][key[0]] = own
 
@@ -173,7 +176,6 @@ class HeldStates:
         self._first: list[LayerState] | None = [captured(layer, 0).copied() for layer in layers]
         self._now: dict[int, int] = {}
         self._before: dict[int, LayerState] = {}
-        self._spare: dict[int, LayerState] = {}
 
     def first_values(self, number: int) -> LayerState | None:
         """Return a layer's state before the first step; None if it was forgotten."""
@@ -186,7 +188,7 @@ class HeldStates:
     def begin_update(self, numbers: Iterable[int]) -> None:
         """Keep the state of layers before they are updated."""
         for number in numbers:
-            old = self._before.pop(number, None) or self._spare.pop(number, None)
+            old = self._before.pop(number, None)
             self._before[number] = captured(self.layers[number], self._now[number]).copied(old)
 
     def end_update(self, numbers: Iterable[int]) -> None:
