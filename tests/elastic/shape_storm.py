@@ -29,7 +29,9 @@ from windfall.models.shapes import IDLE, all_shapes
 from windfall.shape_layout import ShapeLayout, ShapeReport
 
 TURNS_MAX = 40_000
-PATIENCE = ShapePatience(lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, listen_s=900.0)
+PATIENCE = ShapePatience(
+    lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, paused_after_s=300.0, listen_s=900.0
+)
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40
 MACHINES = 8

@@ -97,6 +97,15 @@ class Scene:
             self.board.say(machine, self.layout, **changes)
         self.loop.turn()
 
+    def wait(self, duration_s: float, *machines: str) -> None:
+        """Time passes, and some machines report; a layout that follows is not made by any."""
+        layout = self.layout
+        for _ in range(int(duration_s / 0.5)):
+            self.clock.now_s += 0.5
+            for machine in machines:
+                self.board.say(machine, layout)
+            self.loop.turn()
+
     def trained(self) -> None:
         """Two machines and a backup train."""
         self.all_say("r1", "a", "b", stopped=True)
@@ -120,14 +129,23 @@ def test_machines_that_are_there_begin(scene: Scene) -> None:
 def test_a_silent_machine_is_lost_and_told_so(scene: Scene) -> None:
     """The others stop, and begin at the newest step; what was trained further is counted."""
     scene.trained()
-    scene.clock.now_s += 6.0
     scene.all_say("r1", "a", held=((0, 6, 3),), trained=4)
+    scene.wait(6.0, "r1", "a")
     stop = scene.layout
     scene.all_say("r1", "a", held=((0, 6, 3),), trained=4, stopped=True)
 
     assert (stop.stop, stop.because) == (True, "lost: b")
     assert (scene.layout.step, scene.layout.redone, scene.layout.pipelines) == (3, 1, 1)
     assert scene.board.gone == {"b"}
+
+
+def test_a_coordinator_that_was_halted_takes_no_machine_for_lost(scene: Scene) -> None:
+    """On a computer that was asleep, or busy with something else, all have been silent for as long."""
+    scene.trained()
+    scene.clock.now_s += 60.0
+    scene.loop.turn()
+
+    assert scene.loop.coordinator.lost == frozenset()
 
 
 def test_a_machine_with_a_broken_connection_is_lost_soon(scene: Scene) -> None:
@@ -150,8 +168,7 @@ def test_a_machine_that_is_to_leave_may_end_once_it_was_replaced(scene: Scene) -
     assert scene.board.gone == set()
     scene.all_say("r1", "a", "b")
     assert scene.board.gone == {"b"}
-    scene.clock.now_s += 6.0
-    scene.all_say("r1", "a")
+    scene.wait(6.0, "r1", "a")
     assert scene.layout == planned
     assert shape_status(scene.loop.coordinator, 0, WallTime(1.0), 0.0, 0).lost == 0
 

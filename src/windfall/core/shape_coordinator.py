@@ -20,12 +20,14 @@ class ShapePatience(Struct, frozen=True):
         lost_after_s: a machine is lost then [s].
         reliable_lost_after_s: the same of a reliable one [s].
         broken_lost_after_s: the same of one to which another's connection broke [s].
+        paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
         listen_s: how long a coordinator that starts waits for machines that the layout names [s].
     """
 
     lost_after_s: float = 5.0
     reliable_lost_after_s: float = 15.0
     broken_lost_after_s: float = 0.3
+    paused_after_s: float = 1.0
     listen_s: float = 5.0
 
 
@@ -50,6 +52,7 @@ class ShapeCoordinator:
         self._reported_s: dict[str, float] = {}
         self._awaited_s = dict.fromkeys(named_by(layout), now_s + patience.listen_s)
         self._lost: set[str] = set()
+        self._decided_s = now_s
         self._dismissed: set[str] = set()
 
     @property
@@ -88,6 +91,7 @@ class ShapeCoordinator:
             now_s: the time of the clock that `take` had [s].
             stored: the newest step that is whole in the store.
         """
+        self._count_pause(now_s)
         self._lost |= self._silent(now_s)
         resting = self.layout.stop or not self.layout.stages
         if now_s < self._listens_until_s and (resting or self._awaited_s):
@@ -110,6 +114,17 @@ class ShapeCoordinator:
 
     def _facts(self, stored: int) -> ShapeFacts:
         return ShapeFacts(self._reports, self.lost, stored)
+
+    def _count_pause(self, now_s: float) -> None:
+        """Take in how long this coordinator itself has done nothing."""
+        pause_s, self._decided_s = now_s - self._decided_s, now_s
+        if pause_s > self._patience.paused_after_s:
+            self._listens_until_s += pause_s
+            for since in (self._reported_s, self._awaited_s):
+                for name in since:
+                    since[name] = (
+                        min(since[name] + pause_s, now_s) if since is self._reported_s else since[name] + pause_s
+                    )
 
     def _silent(self, now_s: float) -> set[str]:
         patience = self._patience
