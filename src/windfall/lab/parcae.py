@@ -20,7 +20,16 @@ from windfall.lab import parcae_published as paper
 from windfall.lab.parcae_look_ahead import look_ahead
 from windfall.lab.parcae_policies import ROUNDING_PCT, played, policies
 from windfall.lab.parcae_tables import kept_model, read
-from windfall.lab.published_rows import Options, PaperPart, Progress, PublishedRow, cannot, compared, unprinted
+from windfall.lab.published_rows import (
+    Options,
+    PaperFigure,
+    PaperPart,
+    Progress,
+    PublishedRow,
+    cannot,
+    compared,
+    unprinted,
+)
 from windfall.models import count_forecasts as forecasts
 from windfall.models.migration_costs import migration_cost
 from windfall.models.shapes import Shape
@@ -164,6 +173,7 @@ def _forecasts(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
                  method="windows of the p3 trace in turn, no losses drawn; matches within 0.5 %",
                  reason="the published score has losses drawn without seed")
     )  # fmt: skip
+    rows[0] = rows[0].placed(PaperFigure.PARCAE_FORECASTS)
     golden = read(folder, "predictor.json")["golden_examples_fresh_predictor_no_poisson_rule"]
     equal = sum(list(_fresh(one["history"])) == one["final_N"] for one in golden)
     rows.append(

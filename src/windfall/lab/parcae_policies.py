@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 from windfall.lab import parcae_published as paper
 from windfall.lab import parcae_replay as replay
 from windfall.lab.parcae_tables import ParcaeModel, kept_model
-from windfall.lab.published_rows import Options, Progress, PublishedRow, cannot, compared, unprinted
+from windfall.lab.published_rows import Options, PaperFigure, Progress, PublishedRow, cannot, compared, unprinted
 from windfall.models.shape_costs import ChargedCosts, PublishedCosts
 from windfall.models.shapes import ShapeSpeeds
 from windfall.policies.shapes.redundant_choices import RedundantCosts, redundant_speeds
@@ -128,6 +129,7 @@ def policies(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
                 compared(place, item, "samples", unit="", published=published, ours=sum(found.samples),
                          tolerance_pct=tolerance, method=f"look-ahead 12; {CHARGED}; {words}",
                          reason="the published total was charged with 30 to 100 draws of the lost machines")
+                .placed(PaperFigure.PARCAE_SAMPLES, x=f"{name}|{policy}")
             )  # fmt: skip
         if folder is not None:
             progress(f"{name}: baselines")
@@ -143,6 +145,14 @@ def _baseline_rows(folder: Path, name: str, place: str) -> list[PublishedRow]:
             unprinted(place, f"{item}{', ' if note else ''}{note}", "samples", unit="",
                       ours=0.0 if found is None else sum(found.samples), reason=f"{_WHY[item]}{lost}",
                       method="on the same profile, trace and times of changes; the best depth of all")
+        )  # fmt: skip
+    if name == paper.DRAWN:
+        shapes = played(folder, name, paper.PERSISTING).shapes
+        changed = sum(one != other for one, other in itertools.pairwise(shapes))
+        rows.append(
+            unprinted(place, _HOW[paper.PERSISTING][0], "changes of shape", unit="", ours=float(changed),
+                      reason="not in the paper; the picture shows them", method=f"look-ahead 12; {CHARGED}")
+            .placed(PaperFigure.PARCAE_SHAPES)
         )  # fmt: skip
     return rows
 

@@ -22,6 +22,8 @@ MODELS: Final[Mapping[str, str]] = {
     "VGG-19": "vgg19",
 }
 """Names in the rows, and in the tables."""
+DRAWN: Final = "GPT-2"
+"""The model whose shapes are drawn over time."""
 AHEAD, HISTORY, INTERVAL_S, MOST, LEAST = 12, 12, 60.0, 32, 8
 """Intervals ahead and back, their length [s], and the bounds of the published forecast."""
 

@@ -55,6 +55,9 @@ class PaperFigure(enum.StrEnum):
     DEADLINES_COST = "deadlines-cost"
     SPOTDNN_6 = "spotdnn-figure-6"
     SPOTDNN_7 = "spotdnn-figure-7"
+    PARCAE_FORECASTS = "parcae-forecasts"
+    PARCAE_SHAPES = "parcae-shapes"
+    PARCAE_SAMPLES = "parcae-samples"
 
 
 class FigureSeries(enum.StrEnum):

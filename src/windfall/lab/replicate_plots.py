@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windfall.errors import Misuse
 from windfall.extras import install
-from windfall.lab import deadlines_plots, proteus_plots, scispot, scispot_plots, spotdnn_plots
+from windfall.lab import deadlines_plots, parcae_plots, proteus_plots, scispot, scispot_plots, spotdnn_plots
 from windfall.lab import scispot_published as paper
 from windfall.lab.published_rows import FigureSeries, PaperFigure, PublishedRow
 
@@ -58,15 +59,19 @@ _TITLES = {
     PaperFigure.DEADLINES_COST: "48 h of work in 60 h, cost on every series [% of on demand]",
     PaperFigure.SPOTDNN_6: "Figure 6: spotDNN, predicted iterations to a loss",
     PaperFigure.SPOTDNN_7: "Figure 7a: ResNet-110, time and cost by strategy",
+    PaperFigure.PARCAE_FORECASTS: "Parcae's trace: machines, and what was forecast of them",
+    PaperFigure.PARCAE_SHAPES: "Parcae's trace, GPT-2: the shape that liveput takes, planned with now and last value",
+    PaperFigure.PARCAE_SAMPLES: "Parcae's trace: samples trained [% of the fastest shapes with free changes]",
 }
 
 
-def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
+def draw(rows: Sequence[PublishedRow], folder: Path, data: str | None = None) -> list[Path]:
     """Draw each figure that has rows, twice: `NAME.png` and `NAME-dark.png`, 900 x 480 pixels.
 
     Args:
         rows: of a replication.
         folder: an existing folder.
+        data: folder with the data that the paper is replayed on, for pictures of them.
 
     Returns:
         The files written.
@@ -99,6 +104,9 @@ def draw(rows: Sequence[PublishedRow], folder: Path) -> list[Path]:
         PaperFigure.DEADLINES_COST: deadlines_plots.costs,
         PaperFigure.SPOTDNN_6: spotdnn_plots.iterations,
         PaperFigure.SPOTDNN_7: spotdnn_plots.strategies,
+        PaperFigure.PARCAE_FORECASTS: partial(parcae_plots.forecasts, data),
+        PaperFigure.PARCAE_SHAPES: partial(parcae_plots.shapes, data),
+        PaperFigure.PARCAE_SAMPLES: parcae_plots.samples,
     }
     written = []
     for figure, drawing in figures.items():

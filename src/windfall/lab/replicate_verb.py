@@ -93,7 +93,7 @@ def replicate(
     lifetimes = None if data is None or folder is not None else _lifetimes(data)
     with _show_progress(shown=sys.stderr.isatty()) as progress:
         rows = _replicated(paper, item or (), (trials, seed, lifetimes, folder, held_out), progress)
-        drawn = [] if plot is None else _drawn(rows, plot, progress)
+        drawn = [] if plot is None else _drawn(rows, plot, folder, progress)
     if json_:
         print(json.dumps(shown.as_json(rows)))
         return
@@ -139,11 +139,11 @@ def _prepare(folder: Path) -> None:
         raise Misuse(f"--plot: cannot create the folder {folder}: {error.strerror or error}") from error
 
 
-def _drawn(rows: tuple[PublishedRow, ...], folder: Path, progress: Progress) -> list[Path]:
+def _drawn(rows: tuple[PublishedRow, ...], folder: Path, data: str | None, progress: Progress) -> list[Path]:
     from windfall.lab import replicate_plots  # noqa: PLC0415 - needs matplotlib, an extra
 
     progress("drawing")
-    return replicate_plots.draw(rows, folder)
+    return replicate_plots.draw(rows, folder, data)
 
 
 def _folder(path: Path, contents: str) -> str:

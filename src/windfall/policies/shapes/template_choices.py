@@ -10,8 +10,7 @@ them is taken to train as fast beside D - 1 pipelines of other depths,
 and where the profile lacks a shape (D, P_i), that sum cannot be had.
 
 **What a change costs**, by counts: a restart, and the state of the largest stage of a pipeline that was not there before, as
-its stages get it from machines that have it, all at once.  It is Parcae's cost of a stage that is short.  Lost spares cost
-nothing.
+its stages get it from machines that have it, all at once, as Parcae charges a stage that is short.  Lost spares cost nothing.
 
 Source: Oobleck (SOSP 2023), its public program (commit 3b7a0c2f): planning uses all machines, and a pipeline that loses some
 switches to the template of its new size.
