@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,21 @@ class Board:
         self.newest: dict[str, ShapeReport] = {}
         self.shown: list[ShapeLayout] = []
         self.gone: set[str] = set()
+        self.next_reports: Callable[[], None] = lambda: None
 
     def reports(self) -> Iterable[ShapeReport]:
+        self.next_reports()
         return list(self.newest.values())
+
+    def reports_until(self, end_s: float, scene: Scene) -> None:
+        """Let machines report at each look until an instant."""
+
+        def report() -> None:
+            if scene.clock.now_s < end_s:
+                for machine in ("r1", "a", "b"):
+                    self.say(machine, scene.layout, trained=9)
+
+        self.next_reports = report
 
     def publish(self, layout: ShapeLayout) -> None:
         self.shown.append(layout)
@@ -170,7 +182,7 @@ def test_a_machine_that_is_to_leave_may_end_once_it_was_replaced(scene: Scene) -
     assert scene.board.gone == {"b"}
     scene.wait(6.0, "r1", "a")
     assert scene.layout == planned
-    assert shape_status(scene.loop.coordinator, 0, WallTime(1.0), 0.0, 0).lost == 0
+    assert shape_status(scene.loop.coordinator, 0, WallTime(1.0), 0.0).lost == 0
 
 
 def test_a_coordinator_that_follows_changes_nothing(scene: Scene) -> None:
@@ -194,7 +206,7 @@ def test_a_stored_last_step_is_the_end(scene: Scene) -> None:
     for _ in range(3):
         scene.all_say("r1", "a", "b", trained=9)
         scene.loop = scene.loop if scene.layout.over else _with_stored(scene)
-    scene.log.write_status(shape_status(scene.loop.coordinator, 9, WallTime(5.0), 0.0, 0))
+    scene.log.write_status(shape_status(scene.loop.coordinator, 9, WallTime(5.0), 0.0))
 
     assert scene.layout.over
     progress = ShapeProgress(scene.log)
@@ -207,6 +219,23 @@ def test_a_stored_last_step_is_the_end(scene: Scene) -> None:
 
 def _with_stored(scene: Scene) -> ShapeCoordinatorLoop:
     return ShapeCoordinatorLoop(scene.loop.coordinator, scene.loop._planner, scene.loop._ports, scene.stored)
+
+
+def test_the_leader_waits_until_the_scripts_have_ended(scene: Scene) -> None:
+    """It holds the TCP store by which machines see the end; and who ends then is not lost."""
+    scene.trained()
+    scene.stored = 9
+    scene.loop = _with_stored(scene)
+    ends_s = scene.clock.now_s + 3.0
+    scene.board.reports_until(ends_s, scene)
+
+    scene.loop.run(lambda: False)
+
+    assert scene.layout.over
+    assert ends_s + 1.0 <= scene.clock.now_s <= ends_s + 2.0
+    assert scene.loop.coordinator.lost == frozenset()
+    assert (found := scene.log.status()) is not None
+    assert (found.over, found.lost) == (True, 0)
 
 
 def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:
@@ -223,9 +252,7 @@ def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:
 def test_ps_shows_a_grid_of_stages(scene: Scene) -> None:
     """A row for each pipeline, a column for each stage with its layers, and the machines that have no place."""
     scene.trained()
-    status = replace(
-        shape_status(scene.loop.coordinator, 0, WallTime(1.0), 2.5, 0), pipelines=1, stages=2, cut=(0, 4, 6)
-    )
+    status = replace(shape_status(scene.loop.coordinator, 0, WallTime(1.0), 2.5), pipelines=1, stages=2, cut=(0, 4, 6))
     first, second = [one for one in status.machines if not one.reliable]
     status = replace(
         status, machines=(replace(first, stage=0, pipeline=0), replace(second, stage=None, pipeline=None, leaving=True))

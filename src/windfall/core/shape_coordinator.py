@@ -91,6 +91,8 @@ class ShapeCoordinator:
             now_s: the time of the clock that `take` had [s].
             stored: the newest step that is whole in the store.
         """
+        if self.layout.over:
+            return None
         self._count_pause(now_s)
         self._lost |= self._silent(now_s)
         resting = self.layout.stop or not self.layout.stages

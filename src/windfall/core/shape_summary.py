@@ -8,7 +8,7 @@ from windfall.shape_status import ShapeMachineStatus, ShapeStatus
 from windfall.terms import WallTime
 
 
-def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate: float, lost: int) -> ShapeStatus:
+def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate: float) -> ShapeStatus:
     """Return the status.
 
     Args:
@@ -16,7 +16,6 @@ def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate:
         stored: newest step that is whole in the store.
         at: now.
         rate: steps in a second.
-        lost: machines that went without a word, before this coordinator.
     """
     layout, there = coordinator.layout, coordinator.there()
     return ShapeStatus(
@@ -33,7 +32,7 @@ def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate:
         redone=layout.redone,
         checkpoint=max(layout.checkpoint, stored),
         backup=layout.backup,
-        lost=lost + len(coordinator.lost - coordinator.dismissed),
+        lost=len(coordinator.lost - coordinator.dismissed),
         because=layout.because,
         over=layout.over,
         machines=tuple(_machine(report, layout) for report in there),

@@ -28,6 +28,8 @@ STATUS_EVERY_S = 1.0
 """Between two statuses [s]."""
 RATE_OVER_S = 30.0
 """Over how long the rate of steps is taken [s]."""
+SILENT_S = 1.0
+"""How long no machine reports once all scripts have ended [s]."""
 END_WITHIN_S = 10.0
 """How long machines may take to see that training is over [s]."""
 
@@ -80,7 +82,8 @@ class ShapeCoordinatorLoop:
         self._rate: deque[tuple[float, int]] = deque()
         self._shown: ShapeLayout | None = None
         self._dismissed: frozenset[str] = frozenset()
-        self._before = 0
+        self._numbers: dict[str, int] = {}
+        self._silent_since_s = 0.0
 
     @property
     def layout(self) -> ShapeLayout:
@@ -101,7 +104,7 @@ class ShapeCoordinatorLoop:
                 self._guarded_turn()
                 clock.sleep(Seconds(TURN_S))
             until_s = clock.now() + END_WITHIN_S
-            while not stopping() and not self._all_have_seen_the_end() and clock.now() < until_s:
+            while not stopping() and not self._all_are_silent() and clock.now() < until_s:
                 self._guarded_turn()
                 clock.sleep(Seconds(TURN_S))
         finally:
@@ -142,8 +145,12 @@ class ShapeCoordinatorLoop:
             ports.board.dismiss(sorted(gone))
             self._dismissed |= gone
 
-    def _all_have_seen_the_end(self) -> bool:
-        return all(report.layout >= self.layout.version for report in self.coordinator.there())
+    def _all_are_silent(self) -> bool:
+        """Whether no machine has reported for a while: the scripts have seen the end, and have ended."""
+        numbers, now_s = {one.machine: one.number for one in self.coordinator.there()}, self._ports.clock.now()
+        if numbers != self._numbers:
+            self._numbers, self._silent_since_s = numbers, now_s
+        return now_s - self._silent_since_s >= SILENT_S
 
     def _look_at_store(self) -> None:
         status_s, last = 0.0, False
@@ -171,4 +178,4 @@ class ShapeCoordinatorLoop:
         (since_s, first) = self._rate[0]
         rate = (step - first) / (now_s - since_s) if now_s > since_s else 0.0
         at = self._ports.clock.wall_time()
-        self._ports.log.write_status(shape_status(self.coordinator, self._stored, at, rate, self._before))
+        self._ports.log.write_status(shape_status(self.coordinator, self._stored, at, rate))
