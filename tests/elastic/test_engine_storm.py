@@ -9,7 +9,7 @@ import pytest
 
 from tests.elastic.scripted_fleet import ScriptedFleet, alone, fleet
 
-MACHINES_MAX = 6
+MACHINES_MAX, SPARES = 6, 10
 KINDS = ("join", "leave", "vanish", "two", "stage", "midway", "backup", "reshape")
 
 
@@ -28,11 +28,13 @@ class Storm:
         self._gone: list[str] = []
         self._backup = ""
         self._started = 0
+        self._spares: dict[str, list[str]] = {"m": [], "R": []}
         self.losses = 0
         self.told: list[str] = []
 
     def begin(self) -> None:
-        """Start with four machines and a backup."""
+        """Start with four machines and a backup; those that join later wait already, so that changes follow one another."""
+        self._spares = {"m": [self._new("m") for _ in range(SPARES)], "R": [self._new("R") for _ in range(3)]}
         self._start(4)
         self._backup = self._start_one("R")
         self._machines.begin(2, 2, self._live, backup=self._backup)
@@ -73,10 +75,14 @@ class Storm:
         self._live += [self._start_one("m") for _ in range(count)]
 
     def _start_one(self, kind: str) -> str:
+        name = self._spares[kind].pop() if self._spares[kind] else self._new(kind)
+        self._machines.wait([name], lambda report: report.layers > 0)
+        return name
+
+    def _new(self, kind: str) -> str:
         self._started += 1
         name = f"{kind}{self._started}"
         self._machines.start(name)
-        self._machines.wait([name], lambda report: report.layers > 0)
         return name
 
     def _kill(self, *names: str) -> None:
@@ -134,7 +140,7 @@ class Storm:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm_of_changes_does_not_change_the_result(seed: int, tmp_path: Path) -> None:
     """Losses and final state are bitwise those of one process, and a loss repeats at most one step."""
-    steps = 60
+    steps = 120
     expected = alone(tmp_path / "alone", {"steps": steps})
     with fleet(tmp_path / "run", steps=steps, wait_s=0.005) as machines:
         storm = Storm(machines, seed, steps)
