@@ -91,7 +91,7 @@ def test_a_state_survives_the_wire() -> None:
 @pytest.mark.parametrize("cut", [1, 9, 40, 300])
 def test_a_damaged_state_is_found(cut: int) -> None:
     """Bytes that are cut off are an error, and no half state."""
-    with pytest.raises(ValueError, match="bytes|shape|size|offset|Expecting|delimiter|invalid"):
+    with pytest.raises(ValueError, match=r"bytes|shape|size|offset|Expecting|delimiter|invalid"):
         unpacked(packed(held_at(2).state(0))[:-cut])
 
 
