@@ -21,14 +21,15 @@ class ShapePatience(Struct, frozen=True):
         reliable_lost_after_s: the same of a reliable one [s].
         broken_lost_after_s: the same of one to which another's connection broke [s].
         paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
-        listen_s: how long a coordinator that starts waits for machines that the layout names [s].
+        listen_s: how long a coordinator that starts waits for machines that the layout names, which train without it: they must
+            first be told where it is [s].
     """
 
     lost_after_s: float = 5.0
     reliable_lost_after_s: float = 15.0
     broken_lost_after_s: float = 0.3
     paused_after_s: float = 1.0
-    listen_s: float = 5.0
+    listen_s: float = 60.0
 
 
 class ShapeCoordinator:
@@ -47,10 +48,14 @@ class ShapeCoordinator:
     def __init__(self, layout: ShapeLayout, choose: Chooser, patience: ShapePatience, now_s: float) -> None:
         self.layout = layout
         self._choose, self._patience = choose, patience
-        self._listens_until_s = now_s + (patience.listen_s if layout.coordinator > 1 else 0.0)
+        # Others may hold states too, which no layout names any more while all wait.
+        self._listens_until_s = now_s + (patience.lost_after_s if layout.coordinator > 1 else 0.0)
         self._reports: dict[str, ShapeReport] = {}
         self._reported_s: dict[str, float] = {}
         self._awaited_s = dict.fromkeys(named_by(layout), now_s + patience.listen_s)
+        if layout.backup is not None:
+            # It is often lost together with the coordinator before; to miss it wrongly costs no step.
+            self._awaited_s[layout.backup] = now_s + min(patience.reliable_lost_after_s, patience.listen_s)
         self._lost: set[str] = set()
         self._decided_s = now_s
         self._dismissed: set[str] = set()
@@ -96,7 +101,7 @@ class ShapeCoordinator:
         self._count_pause(now_s)
         self._lost |= self._silent(now_s)
         resting = self.layout.stop or not self.layout.stages
-        if now_s < self._listens_until_s and (resting or self._awaited_s):
+        if self._awaited_s or (resting and now_s < self._listens_until_s):
             return None
         return next_shape_layout(self.layout, self._facts(stored), self._choose)
 
