@@ -20,13 +20,14 @@ from windfall.errors import Misuse
 from windfall.models.elastic_profile import ElasticTraining
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
 from windfall.models.shapes import IDLE, Shape
+from windfall.policies.policy_registry import ELASTIC
 from windfall.policies.shapes.shape_policy import INTERVAL_S
 from windfall.simulation.shape_replay import Choice, Replayed, deciding, play, play_checkpoints, play_free
 from windfall.simulation.value_series import ValueSeries
 from windfall.structs import Struct
 
 HOUR_S = 3_600.0
-ELASTIC, FASTEST, RESTARTING = "elastic", "fastest shape of now", "restart from checkpoint"
+FASTEST, RESTARTING = "fastest shape of now", "restart from checkpoint"
 FIXED, FREE = "fixed shape", "if changes were free"
 
 
