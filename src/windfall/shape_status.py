@@ -68,6 +68,25 @@ class ShapeStatus(Tagged, frozen=True):
     machines: tuple[ShapeMachineStatus, ...]
 
 
+class ShapePoint(Tagged, frozen=True):
+    """Training at a moment in which its shape or its machines changed.
+
+    Attributes:
+        at: when.
+        pipelines, stages: the shape from then on; both 0 while nothing is trained.
+        machines: those that may train.
+        step: the newest that is trained.
+        redone: steps that were trained and taken back until then.
+    """
+
+    at: WallTime
+    pipelines: int
+    stages: int
+    machines: int
+    step: int
+    redone: int
+
+
 class ShapeFailure(Tagged, frozen=True):
     """A failure of the user's script.
 

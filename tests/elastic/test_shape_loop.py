@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from windfall.cli.main import main
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
 from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
 from windfall.core.shape_planner import ShapePlanner
@@ -247,6 +248,33 @@ def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:
 
     assert (found := progress.progress()) is not None
     assert (found.progress.failures, found.progress.failure) == (1, "ValueError: no such file")
+
+
+def test_the_history_has_each_change_of_shape_or_machines_once(scene: Scene) -> None:
+    """A coordinator that follows continues it."""
+    scene.loop.write_status(scene.clock.now_s)
+    scene.trained()
+    for _ in range(2):
+        scene.loop.write_status(scene.clock.now_s)
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    scene.loop.write_status(scene.clock.now_s)
+    scene.all_say("r1", "a", "b", "c")
+    scene.loop.write_status(scene.clock.now_s)
+
+    points = scene.log.history()
+    assert [(point.pipelines, point.machines) for point in points] == [(0, 0), (2, 2), (3, 3)]
+
+
+def test_a_picture_shows_the_shapes(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence says why there is none before training has begun."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'windfall[plot]'")
+    url, path = tmp_path.as_uri(), tmp_path / "shapes.png"
+    assert main(["ps", url, "--plot", str(path)]) == 2
+    assert "has not begun" in capsys.readouterr().err
+    scene.trained()
+    scene.loop.write_status(scene.clock.now_s)
+    assert main(["ps", url, "--plot", str(path)]) == 0
+    assert path.stat().st_size > 10_000
 
 
 def test_ps_shows_a_grid_of_stages(scene: Scene) -> None:

@@ -142,7 +142,7 @@ def test_a_picture_shows_the_history(trained: Trained, tmp_path: Path, capsys: p
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'windfall[plot]'")
     path = str(tmp_path / "tiers.png")
     assert main(["ps", trained.url, "--plot", path]) == 2
-    assert "is not of a parameter server, or has not begun" in capsys.readouterr().err
+    assert "is of no parameter server or elastic training, or has not begun" in capsys.readouterr().err
     trained.checkpoint(StoredClock(0, 10), 0.5)
     assert main(["ps", trained.url, "--plot", path]) == 2
     assert "has no checkpoint yet" in capsys.readouterr().err

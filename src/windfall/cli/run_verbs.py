@@ -64,20 +64,42 @@ def ps(*runs: str, plot: Plot = None, state: StateFolder = None, json_: Json = F
 
     Args:
         runs: jobs by id, id prefix or name (the newest with that name), or URLs of runs.
-        plot: of one parameter server: also draw loss, machines and stage over time to this file (.png or .svg).
+        plot: of one parameter server or elastic training: also draw it over time to this file (.png or .svg).
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
     if plot is not None:
         if len(runs) != 1:
-            raise Misuse("--plot draws one parameter server: name one job, or the URL of its run")
-        tier_verbs.draw(run_reference.url_of(runs[0], state), plot)
+            raise Misuse("--plot draws one training: name one job, or the URL of its run")
+        _draw(run_reference.url_of(runs[0], state), plot)
     urls = tuple(run for run in runs if run_reference.is_url(run))
     names = tuple(run for run in runs if not run_reference.is_url(run))
     if names or not urls:
         job_verbs.ps(names, state, json_=json_)
     if urls:
         _ps_urls(urls, json_=json_)
+
+
+def _draw(url: str, path: Path) -> None:
+    """Draw a training over time.
+
+    Raises:
+        Misuse: the run is of no training that is drawn, has nothing to draw yet, or the picture cannot be written.
+        StoreError, LogDamaged: it cannot be read.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise Misuse(f"--plot: {path} must end in .png or .svg")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise Misuse(f"--plot: cannot write {path}: choose a file in an existing folder that you can write to")
+    if (tiers := tier_verbs.find_tiers(url)) is not None:
+        tier_verbs.draw(tiers, url, path)
+    elif (shapes := shape_verbs.find_shapes(url)) is not None:
+        shape_verbs.draw(shapes, url, path)
+    else:
+        raise Misuse(
+            f"--plot: the run at {url} is of no parameter server or elastic training, or has not begun; `windfall cost` draws "
+            "others"
+        )
 
 
 def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:

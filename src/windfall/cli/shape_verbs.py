@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from rich.table import Table
 
 from windfall.cli.locations import absolute_url
-from windfall.report import shape_page
+from windfall.core.shape_summary import point_of
+from windfall.errors import Misuse
+from windfall.report import shape_page, shape_plot
 from windfall.report.console import console
 from windfall.report.shape_page import ShapeRecord
 from windfall.runtimes.shape_log import ShapeLog
@@ -62,6 +65,19 @@ def show(shapes: OpenShapes, *, json_: bool) -> None:
     for row in shape_page.rows(record.status):
         table.add_row(*map(plain, row))
     console(width=None if sys.stdout.isatty() else GRID_WIDTH).print(table)
+
+
+def draw(shapes: OpenShapes, url: str, path: Path) -> None:
+    """Draw shapes, machines and steps over time.
+
+    Raises:
+        Misuse: training has not begun, or matplotlib is not installed.
+        StoreError, LogDamaged: it cannot be read.
+    """
+    points, status = shapes.log.history(), shapes.record.status
+    if status is None or not points:
+        raise Misuse(f"--plot: the training at {url} has not begun")
+    shape_plot.draw((*points, point_of(status)), path, title=url.rstrip("/").rpartition("/")[2])
 
 
 def print_failures(shapes: OpenShapes) -> None:

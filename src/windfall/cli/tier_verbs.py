@@ -67,22 +67,12 @@ def show(tiers: OpenTiers, *, json_: bool) -> None:
     console(width=None if sys.stdout.isatty() else WIDTH).print(table)
 
 
-def draw(url: str, path: Path) -> None:
+def draw(tiers: OpenTiers, url: str, path: Path) -> None:
     """Draw loss, machines and stage over time.
 
     Raises:
-        Misuse: the run is not of a parameter server, has no checkpoint yet, or the picture cannot be written.
-        StoreError, LogDamaged: it cannot be read.
+        Misuse: there is no checkpoint yet, or matplotlib is not installed.
     """
-    if path.suffix not in (".png", ".svg"):
-        raise Misuse(f"--plot: {path} must end in .png or .svg")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise Misuse(f"--plot: cannot write {path}: choose a file in an existing folder that you can write to")
-    tiers = find_tiers(url)
-    if tiers is None:
-        raise Misuse(
-            f"--plot: the run at {url} is not of a parameter server, or has not begun; `windfall cost` draws others"
-        )
     if not tiers.record.history:
         raise Misuse(f"--plot: the run at {url} has no checkpoint yet")
     tier_plot.draw(tiers.record.history, path, title=url.rstrip("/").rpartition("/")[2])

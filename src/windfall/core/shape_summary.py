@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windfall.core.shape_coordinator import ShapeCoordinator
 from windfall.shape_layout import ShapeLayout, ShapeReport
-from windfall.shape_status import ShapeMachineStatus, ShapeStatus
+from windfall.shape_status import ShapeMachineStatus, ShapePoint, ShapeStatus
 from windfall.terms import WallTime
 
 
@@ -37,6 +37,23 @@ def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate:
         over=layout.over,
         machines=tuple(_machine(report, layout) for report in there),
     )
+
+
+def point_of(status: ShapeStatus) -> ShapePoint:
+    """Return a status as a point of a training's history."""
+    machines = sum(not one.reliable for one in status.machines)
+    return ShapePoint(status.at, status.pipelines, status.stages, machines, status.step, status.redone)
+
+
+def with_point(history: tuple[ShapePoint, ...], point: ShapePoint) -> tuple[ShapePoint, ...]:
+    """Return a history with a point; the same one if neither shape nor machines have changed.
+
+    With fewer machines than the shape has, a loss is not answered yet, or machines have not reported to a new coordinator.
+    """
+    last = history[-1] if history else None
+    seen = (point.pipelines, point.stages, point.machines)
+    same = last is not None and seen == (last.pipelines, last.stages, last.machines)
+    return history if same or point.machines < point.pipelines * point.stages else (*history, point)
 
 
 def newest_step(coordinator: ShapeCoordinator) -> int:

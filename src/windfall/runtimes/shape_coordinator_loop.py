@@ -12,11 +12,12 @@ from typing import Protocol
 
 from windfall.core.shape_coordinator import ShapeCoordinator
 from windfall.core.shape_planner import ShapePlanner
-from windfall.core.shape_summary import newest_step, shape_status
+from windfall.core.shape_summary import newest_step, point_of, shape_status, with_point
 from windfall.errors import StoreError, WindfallError
 from windfall.ports import Clock
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_status import ShapePoint
 from windfall.structs import Struct
 from windfall.terms import Seconds
 
@@ -81,6 +82,7 @@ class ShapeCoordinatorLoop:
         self._ended = threading.Event()
         self._rate: deque[tuple[float, int]] = deque()
         self._shown: ShapeLayout | None = None
+        self._history: tuple[ShapePoint, ...] | None = None
         self._dismissed: frozenset[str] = frozenset()
         self._numbers: dict[str, int] = {}
         self._silent_since_s = 0.0
@@ -164,11 +166,12 @@ class ShapeCoordinatorLoop:
                 now_s = self._ports.clock.now()
                 if last or now_s - status_s >= STATUS_EVERY_S:
                     status_s = now_s
-                    self._write_status(now_s)
+                    self.write_status(now_s)
             except StoreError:
                 continue
 
-    def _write_status(self, now_s: float) -> None:
+    def write_status(self, now_s: float) -> None:
+        """Write what training is doing, and how its shape and machines have changed; raises a `StoreError`."""
         step = newest_step(self.coordinator)
         if self._rate and step < self._rate[-1][1]:
             self._rate.clear()
@@ -178,4 +181,12 @@ class ShapeCoordinatorLoop:
         (since_s, first) = self._rate[0]
         rate = (step - first) / (now_s - since_s) if now_s > since_s else 0.0
         at = self._ports.clock.wall_time()
-        self._ports.log.write_status(shape_status(self.coordinator, self._stored, at, rate))
+        status = shape_status(self.coordinator, self._stored, at, rate)
+        self._ports.log.write_status(status)
+        if self._history is None:
+            # A coordinator before this one may have begun it.
+            self._history = self._ports.log.history()
+        history = with_point(self._history, point_of(status))
+        if history is not self._history:
+            self._ports.log.write_history(history)
+            self._history = history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from windfall.errors import LogDamaged
 from windfall.ports import ObjectStore
 from windfall.shape_layout import ShapeLayout
-from windfall.shape_status import ShapeFailure, ShapeStatus
+from windfall.shape_status import ShapeFailure, ShapePoint, ShapeStatus
 from windfall.wire import shape_records
 
 
@@ -84,6 +84,15 @@ class ShapeLog:
             return shape_records.status_from_bytes(data)
         except ValueError as error:
             raise LogDamaged(f"{shape_records.STATUS_KEY} cannot be read: {error}") from None
+
+    def write_history(self, points: tuple[ShapePoint, ...]) -> None:
+        """Write the history over the last one."""
+        self._store.put(shape_records.HISTORY_KEY, shape_records.history_to_bytes(points))
+
+    def history(self) -> tuple[ShapePoint, ...]:
+        """Return how shape and machines have changed, oldest first."""
+        data = self._store.get(shape_records.HISTORY_KEY)
+        return () if data is None else shape_records.history_from_bytes(data)
 
     def _number(self, key: str) -> int:
         data = self._store.get(key)

@@ -2,6 +2,7 @@
 
 shapes/log/00000001 ...       the create-only sequence of layouts
 shapes/status                 what training is doing; each takes the place of the last
+shapes/history                training whenever its shape or its machines changed; each takes the place of the last
 shapes/stop                   the newest coordinator that is asked to stop; overwritten
 shapes/stopped                the newest one that has; overwritten
 shapes/done                   written once training is over and every script has ended
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 from windfall import codec, shape_status
 from windfall.shape_layout import VERSION, ShapeLayout
-from windfall.shape_status import ShapeFailure, ShapeStatus
+from windfall.shape_status import ShapeFailure, ShapePoint, ShapeStatus
 
-STATUS_KEY, STOP, STOPPED, DONE = "shapes/status", "shapes/stop", "shapes/stopped", "shapes/done"
+STATUS_KEY, HISTORY_KEY = "shapes/status", "shapes/history"
+STOP, STOPPED, DONE = "shapes/stop", "shapes/stopped", "shapes/done"
 
 
 def layout_key(record: int) -> str:
@@ -51,6 +53,19 @@ def status_from_bytes(data: bytes) -> ShapeStatus:
         data, "status", ShapeStatus, version=shape_status.VERSION, what="an elastic training's status"
     )
     return status
+
+
+def history_to_bytes(points: tuple[ShapePoint, ...]) -> bytes:
+    """Write a history, oldest point first."""
+    return codec.encode_document(shape_status.VERSION, "history", points)
+
+
+def history_from_bytes(data: bytes) -> tuple[ShapePoint, ...]:
+    """Read a history; raises as `codec.decode_document`."""
+    points: tuple[ShapePoint, ...] = codec.decode_document(
+        data, "history", tuple[ShapePoint, ...], version=shape_status.VERSION, what="an elastic training's history"
+    )
+    return points
 
 
 def number_to_bytes(number: int) -> bytes:
