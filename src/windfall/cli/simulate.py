@@ -109,6 +109,7 @@ def simulate(
     real job: its bill, its account, its timeline, its decisions.
 
     A bag of items is simulated on each machine type; `--step` is then how long an item takes where no run measured it.
+    An elastic training with a profile of its layers is played beside a restart from a checkpoint and the best fixed shape.
 
     Example: `windfall simulate job.yaml --policy adaptive,young-daly,every:100 --model bathtub`
 
@@ -153,6 +154,12 @@ def simulate(
         if draft.rows is not None:
             others = policy, trace, model, history, machines, plot
             _show_bag(draft.job(), folder, numbers, others, seed=seed, json_=json_)
+            return
+        if draft.job().runtime.name == policy_registry.ELASTIC:
+            unused = policy, model, history, machines, plot
+            _show_shapes(
+                draft.job(), folder, numbers, unused, _Trials(trials, seed, named=False), trace=trace, json_=json_
+            )
             return
         job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.options.policy)
@@ -267,6 +274,41 @@ def _show_bag(
     given = simulate_bag.BagNumbers(_one(numbers.step, "--step"), _one(numbers.mttp, "--mttp"), seed)
     answers = simulate_bag.simulate_bag(job, folder, given)
     simulate_bag.show(job, answers, json_=json_, seed=seed)
+
+
+def _show_shapes(
+    job: Job,
+    folder: Path,
+    numbers: _NumberOptions,
+    others: tuple[object, ...],
+    drawn: _Trials,
+    *,
+    trace: str | None,
+    json_: bool,
+) -> None:
+    """Show a training that changes its shape; of the numbers only those of machines and the steps apply."""
+    from windfall.cli import simulate_shapes  # noqa: PLC0415 - needs numpy, an extra
+
+    names = ("--policy", "--model", "--history", "--machines", "--plot")
+    useless: dict[str, object] = {
+        "--step": numbers.step,
+        "--save": numbers.save,
+        "--upload": numbers.upload,
+        "--prepare": numbers.prepare,
+        "--notice": numbers.notice,
+        "--announced": numbers.announced,
+    }
+    simulate_shapes.refuse_options([*zip(names, others, strict=True), *useless.items()])
+    given = simulate_shapes.ShapeNumbers(
+        steps=numbers.steps,
+        mttp_s=_one(numbers.mttp, "--mttp"),
+        wait_s=_one(numbers.allocate, "--allocate"),
+        usd_per_hour=numbers.price,
+        trace=trace,
+        trials=drawn.count,
+        seed=drawn.seed,
+    )
+    simulate_shapes.show(simulate_shapes.simulate_shapes(job, folder, given), json_=json_)
 
 
 def _given(options: _NumberOptions) -> Overrides:

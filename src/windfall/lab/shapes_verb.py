@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from windfall.extras import install
 from windfall.report.console import console
 from windfall.spec import yaml_positions
 from windfall.structs import Struct
-from windfall.units import duration_s, time_text
+from windfall.units import duration_s
 
 if TYPE_CHECKING:
     from windfall.models.elastic_profile import ElasticTraining
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 MACHINES_MAX, TRIALS_MAX, INTERVALS_MAX = 512, 1_000, 100_000
 HOURS, TRIALS = 12.0, 20
-NAMED_MAX = 12
-"""Longest list of fixed shapes that is printed [characters]; --json has all."""
 
 
 class _Series(Struct, frozen=True):
@@ -93,6 +90,7 @@ def shapes(
         raise Misuse(f"--trials must be between 1 and {TRIALS_MAX}")
     try:
         from windfall.models import elastic_profile  # noqa: PLC0415 - needs numpy, an extra
+        from windfall.report import elastic_report  # noqa: PLC0415 - the same
         from windfall.simulation.elastic_odds import ElasticTerms  # noqa: PLC0415 - the same
     except ImportError as error:
         raise Misuse(f"this needs numpy, scipy and numba: {install('lab')}") from error
@@ -119,7 +117,7 @@ def shapes(
     for reason, count in _reasons(training).items():
         screen.print(f"{count} shapes cannot be had: {reason}", soft_wrap=True)
     if played:
-        screen.print(_arms_table(played, terms))
+        screen.print(elastic_report.table(played, terms))
 
 
 def _seconds(text: str | None, option: str, otherwise: float) -> float:
@@ -200,53 +198,10 @@ def _shapes_table(training: ElasticTraining, machines: int) -> Table:
     return table
 
 
-def _arms_table(played: Sequence[tuple[ElasticArm, ...]], terms: ElasticTerms) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("way to train", no_wrap=True)
-    priced = terms.usd_per_hour > 0.0
-    names = ["samples", *(["ends after"] if terms.samples else []), *(["USD", "per million"] if priced else [])]
-    for name in (*names, "changes", "idle"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for arm in zip(*played, strict=True):
-        mean = _means(arm)
-        shapes_text = ", ".join(sorted({str(one.shape) for one in arm if one.shape.machines}))
-        cells = [
-            f"{arm[0].name}{f' {shapes_text}' if shapes_text and len(shapes_text) <= NAMED_MAX else ''}",
-            f"{mean['samples']:,.0f}",
-        ]
-        if terms.samples:
-            cells.append(_rounded(mean["time_s"]) if mean["finished_share"] == 1.0 else "unfinished")
-        if priced:
-            each = mean["usd_per_million"]
-            cells += [f"{mean['cost_usd']:.2f}", f"{each:.4g}" if math.isfinite(each) else "-"]
-        table.add_row(*cells, f"{mean['changes']:.1f}", _rounded(mean["idle_s"]))
-    return table
-
-
-def _rounded(seconds: float) -> str:
-    """Write a time in whole minutes, or a short one as it is."""
-    return time_text(round(seconds / 60.0) * 60.0 if seconds >= 60.0 else seconds)
-
-
-def _means(arm: Sequence[ElasticArm]) -> dict[str, float]:
-    """Return the means over series; of the cost of a sample the cost of all over all samples."""
-    names = ("samples", "time_s", "machine_hours", "cost_usd", "changes", "idle_s")
-    found = {name: statistics.fmean(getattr(one, name) for one in arm) for name in names}
-    found["finished_share"] = sum(one.finished for one in arm) / len(arm)
-    found["usd_per_million"] = 1e6 * found["cost_usd"] / found["samples"] if found["samples"] else math.inf
-    return found
-
-
 def _as_json(training: ElasticTraining, machines: int, played: Sequence[tuple[ElasticArm, ...]]) -> dict[str, Any]:
+    from windfall.report import elastic_report  # noqa: PLC0415 - needs numpy, an extra
+
     fastest = {count: training.speeds.best(count) for count in range(1, machines + 1)}
-    arms = [
-        {
-            "name": arm[0].name,
-            "shapes": sorted({str(one.shape) for one in arm if one.shape.machines}),
-            **_finite(_means(arm)),
-        }
-        for arm in zip(*played, strict=True)
-    ]
     return {
         "fastest": [
             {"machines": count, "shape": str(shape), "samples_per_s": training.speeds.rate(shape)}
@@ -258,9 +213,5 @@ def _as_json(training: ElasticTraining, machines: int, played: Sequence[tuple[El
         ],
         "refused": [{"shape": str(one.shape), "reason": one.reason} for one in training.refused],
         "series": len(played),
-        "arms": arms,
+        "arms": elastic_report.as_json(played),
     }
-
-
-def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
