@@ -84,7 +84,9 @@ class ShapeMachine:
             self.leaving = notice.level is NoticeLevel.ANNOUNCED
 
     def inform_script(self, assignment: Mapping[str, Any]) -> None:
-        """Write what the script should know of this machine."""
+        """Write what the script should know of this machine, but not before its leader is known, or the next one is."""
+        if not (assignment.get(shape_rules.HEAD) and assignment.get(shape_rules.ADDRESS)):
+            return
         self.place.write(
             {
                 "store": str(assignment[shape_rules.HEAD]),

@@ -5,6 +5,7 @@ What it trains is a history: the term in which each step was trained.  Layers at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -70,7 +71,7 @@ class Network:
 
 
 class ElasticMachine:
-    """A machine; `state` is `up`, `cut off` (from the coordinator alone), `hangs` or `dead`."""
+    """A machine; `state` is `up`, `cut off` (from the coordinator alone), `hangs` or `dead`; `ends_s` is its announced end."""
 
     def __init__(self, name: str, reliable: bool, started_s: float, network: Network, save_every: int) -> None:
         self.name, self.reliable, self.started_s, self.network = name, reliable, started_s, network
@@ -89,6 +90,7 @@ class ElasticMachine:
         self.outbox: dict[int, dict[int, History]] = {}
         self.arrived: dict[int, dict[int, History]] = {}
         self.backs_up: bool = False
+        self.ends_s = math.inf
 
     # ------------------------------------------------------------------------------------------------------------ the frame
 

@@ -35,6 +35,7 @@ PATIENCE = ShapePatience(
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40
 MACHINES = 8
+NOTICE_S = 2400.0
 
 
 class ShapeStorm:
@@ -168,7 +169,7 @@ class ShapeStorm:
 
     def _turn(self, machine: ElasticMachine) -> None:
         machine.turn()
-        if machine.leaving and machine.name in self._released():
+        if machine.leaving and (self.now_s > machine.ends_s or machine.name in self._released()):
             machine.state = "dead"
             self.tally["a machine left in time"] += 1
 
@@ -277,7 +278,7 @@ class ShapeStorm:
         """Announce the end of machines, in time."""
         for machine in self._up(False):
             if self.rng.random() < self.rng.choice((0.3, 0.3, 1.0)):
-                machine.leaving = True
+                machine.leaving, machine.ends_s = True, min(machine.ends_s, self.now_s + NOTICE_S)
         if self.gentle or self.rng.random() < 0.7:
             self._add(False)
         self.tally["machines were told to leave"] += 1

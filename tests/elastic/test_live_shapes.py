@@ -45,11 +45,16 @@ def status(rig: Rig, job_id: str) -> ShapeStatus | None:
 
 
 def until_step(rig: Rig, job_id: str, step: int, machines: int) -> ShapeStatus:
-    """Wait until so many machines train, and have come to a step."""
+    """Wait until so many machines train, with a backup, and have come to a step."""
 
     def there() -> bool:
         found = status(rig, job_id)
-        return found is not None and found.step >= step and found.pipelines * found.stages >= machines
+        return (
+            found is not None
+            and found.backup is not None
+            and found.step >= step
+            and found.pipelines * found.stages >= machines
+        )
 
     rig.until(there, f"step {step} on {machines} machines")
     found = status(rig, job_id)
