@@ -52,15 +52,15 @@ def test_a_trace_is_played(profile: Path, tmp_path: Path, capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     arms = {arm["name"]: arm for arm in found["arms"]}
     assert list(arms) == [
-        "elastic", "fastest shape of now", "restart from checkpoint", "fixed shape", "if changes were free",
+        "shapes that follow", "fastest shape of now", "restart from checkpoint", "fixed shape", "if changes were free",
     ]  # fmt: skip
     assert [arm["cost_usd"] for arm in arms.values()] == pytest.approx([7.0] * 5)
     assert (
         arms["if changes were free"]["samples"]
-        > arms["elastic"]["samples"]
+        > arms["shapes that follow"]["samples"]
         > arms["restart from checkpoint"]["samples"]
     )
-    assert arms["elastic"]["usd_per_million"] == pytest.approx(7e6 / arms["elastic"]["samples"])
+    assert arms["shapes that follow"]["usd_per_million"] == pytest.approx(7e6 / arms["shapes that follow"]["samples"])
     assert {one["shape"] for one in found["refused"]} == {"1x1", "2x1", "3x1", "4x1"}
 
 
@@ -74,7 +74,7 @@ def test_drawn_machines_are_played(profile: Path, capsys: pytest.CaptureFixture[
 
     assert shown[0] == shown[1] != shown[2]
     assert "unfinished" in shown[3]
-    assert "elastic" in shown[0]
+    assert "shapes that follow" in shown[0]
     assert "unfinished" not in shown[0]
 
 

@@ -43,7 +43,9 @@ def test_a_job_is_played_over_a_trace(simulate: list[str], tmp_path: Path, capsy
     assert {arm["samples"] for arm in arms.values()} == {128_000.0}
     assert {arm["finished_share"] for arm in arms.values()} == {1.0}
     assert (
-        arms["if changes were free"]["time_s"] < arms["elastic"]["time_s"] < arms["restart from checkpoint"]["time_s"]
+        arms["if changes were free"]["time_s"]
+        < arms["shapes that follow"]["time_s"]
+        < arms["restart from checkpoint"]["time_s"]
     )
     assert arms["restart from checkpoint"]["cost_usd"] > arms["if changes were free"]["cost_usd"] > 6.0
 

@@ -46,10 +46,10 @@ def test_changes_cost_a_restart_more_than_an_elastic_training() -> None:
     """While machines come and go: free changes, elastic, restart; a fixed shape waits for its machines."""
     found = by_name(ROUGH, odds.ElasticTerms())
 
-    assert found[odds.FREE].samples > found[odds.ELASTIC].samples > found[odds.RESTARTING].samples
-    assert found[odds.ELASTIC].samples > found[odds.FIXED].samples
+    assert found[odds.FREE].samples > found[odds.FOLLOWING].samples > found[odds.RESTARTING].samples
+    assert found[odds.FOLLOWING].samples > found[odds.FIXED].samples
     assert found[odds.FIXED].shape.machines > 0
-    assert found[odds.FIXED].idle_s >= found[odds.ELASTIC].idle_s >= 60.0 * sum(count < 2 for count in ROUGH)
+    assert found[odds.FIXED].idle_s >= found[odds.FOLLOWING].idle_s >= 60.0 * sum(count < 2 for count in ROUGH)
 
 
 def test_the_policy_is_the_one_of_live_trainings() -> None:
@@ -88,7 +88,7 @@ def test_the_machine_that_keeps_states_is_paid_by_elastic_trainings_alone() -> N
     """Half an hour of 1 USD/h more."""
     found = by_name(CALM, odds.ElasticTerms(usd_per_hour=0.5, reliable_usd_per_hour=1.0))
 
-    assert found[odds.ELASTIC].cost_usd == pytest.approx(2.0)
+    assert found[odds.FOLLOWING].cost_usd == pytest.approx(2.0)
     assert found[odds.RESTARTING].cost_usd == pytest.approx(1.5)
 
 

@@ -29,6 +29,7 @@ from windfall.units import duration_s
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from windfall.cli.job_submit import Draft
     from windfall.jobs import Job
     from windfall.market import Offer
     from windfall.policies.planning.estimates import PlanInputs
@@ -151,15 +152,8 @@ def simulate(
 
         given, folder = _given(numbers), state or state_folder()
         draft = job_submit.read(job_file, set_, inject, folder)
-        if draft.rows is not None:
-            others = policy, trace, model, history, machines, plot
-            _show_bag(draft.job(), folder, numbers, others, seed=seed, json_=json_)
-            return
-        if draft.job().runtime.name == policy_registry.ELASTIC:
-            unused = policy, model, history, machines, plot
-            _show_shapes(
-                draft.job(), folder, numbers, unused, _Trials(trials, seed, named=False), trace=trace, json_=json_
-            )
+        played = policy, model, history, machines, plot
+        if _show_other(draft, folder, numbers, played, _Trials(trials, seed, named=False), trace=trace, json_=json_):
             return
         job = scenario_from_job.with_work(draft.job(), given)
         policies = _policies(policy, job.options.policy)
@@ -251,6 +245,26 @@ def _show_history(
 
     found = simulate_history.play(setup, policy, seed)
     simulate_history.show(found, machines=machines, plot=plot, json_=json_)
+
+
+def _show_other(
+    draft: Draft,
+    folder: Path,
+    numbers: _NumberOptions,
+    played: tuple[object, ...],
+    drawn: _Trials,
+    *,
+    trace: str | None,
+    json_: bool,
+) -> bool:
+    """Show a job that does not restart from saves; return whether it is one."""
+    if draft.rows is not None:
+        _show_bag(draft.job(), folder, numbers, (played[0], trace, *played[1:]), seed=drawn.seed, json_=json_)
+    elif draft.job().runtime.name == policy_registry.ELASTIC:
+        _show_shapes(draft.job(), folder, numbers, played, drawn, trace=trace, json_=json_)
+    else:
+        return False
+    return True
 
 
 def _show_bag(

@@ -20,14 +20,13 @@ from windfall.errors import Misuse
 from windfall.models.elastic_profile import ElasticTraining
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
 from windfall.models.shapes import IDLE, Shape
-from windfall.policies.policy_registry import ELASTIC
 from windfall.policies.shapes.shape_policy import INTERVAL_S
 from windfall.simulation.shape_replay import Choice, Replayed, deciding, play, play_checkpoints, play_free
 from windfall.simulation.value_series import ValueSeries
 from windfall.structs import Struct
 
 HOUR_S = 3_600.0
-FASTEST, RESTARTING = "fastest shape of now", "restart from checkpoint"
+FOLLOWING, FASTEST, RESTARTING = "shapes that follow", "fastest shape of now", "restart from checkpoint"
 FIXED, FREE = "fixed shape", "if changes were free"
 
 
@@ -96,7 +95,7 @@ def arms(counts: Sequence[int], training: ElasticTraining, terms: ElasticTerms) 
     restarting = play_checkpoints(counts, speeds, times, interval_s=interval_s)
     free = play_free(counts, speeds, interval_s)
     return (
-        _arm(ELASTIC, elastic, counts, terms, reliable=True),
+        _arm(FOLLOWING, elastic, counts, terms, reliable=True),
         _arm(FASTEST, now, counts, terms, reliable=True),
         _arm(RESTARTING, restarting, counts, terms),
         _arm(FIXED, fixed, counts, terms, shape=shape),
