@@ -1,8 +1,8 @@
 """Where looking ahead pays: plans of several look-aheads beside the fastest shape of now, on Parcae's trace and on others.
 
 Plans are those of the policy that a live training asks (`shape_policy.decide`), with the costs that it plans with.  Every
-change is charged its exact mean cost, of every stage.  The default was chosen on the other traces; Parcae's has no part in
-`LOSES` and `PAYS`.
+change is charged its exact mean cost, of every stage.  The default was chosen on the other traces, though with the figures of
+Parcae's beside them; that trace has no part in `LOSES` and `PAYS`.
 """
 
 from __future__ import annotations

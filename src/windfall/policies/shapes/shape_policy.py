@@ -5,8 +5,8 @@ stays what it is, the best of seven forecasts on traces of other places (`lab re
 The plan is `liveput`'s; beside it stands the shape that counts alone would give (`shape_choices.adapted`), so that the reason
 says what planning gains.
 
-**How far it looks** was chosen on traces of other places too, which Parcae's own trace had no part in: there 12 intervals, as
-Parcae looks, train up to 2.7 % less than the fastest shape of now, and a look that follows how long counts last trains no less
+**How far it looks** was chosen on traces of other places, though with the figures of Parcae's own beside them: there 12
+intervals, as Parcae looks, train up to 2.7 % less than the fastest shape of now, and a look that follows how long counts last trains no less
 on any; on Parcae's trace it keeps what 12 intervals gain (`lab replicate parcae --item look-ahead`).
 """
 
