@@ -160,6 +160,8 @@ def _watched(machine: ShapeMachine, script: ShapeScript, leader: _Leader | None)
     """Look after the script until it ends, or until this machine is to; return the exit code of the machine."""
     clock, store_s = machine.clock, 0.0
     first = machine.assignment()
+    # A stop before this start is over.
+    stopped = machine.log.stopped()
     while (code := script.code()) is None:
         assignment = machine.assignment()
         if machine.at_once or (leader is not None and assignment != first):
@@ -169,14 +171,13 @@ def _watched(machine: ShapeMachine, script: ShapeScript, leader: _Leader | None)
         machine.inform_script(assignment)
         if clock.now() - store_s >= STORE_EVERY_S:
             store_s = clock.now()
-            layout = machine.log.newest_layout(None if leader is None else leader.loop.layout)
             status = machine.log.status()
             if status is not None:
                 shown = RunStatus(
                     Term(status.coordinator), Step(status.step), Step(status.checkpoint), 1, training=True
                 )
                 machine.status.show(shown)
-            if layout is not None and machine.log.stopped() >= layout.coordinator:
+            if machine.log.stopped() > stopped:
                 machine.status.release(Outcome.WAITING)
                 return EXIT_STOPPED
         clock.sleep(TURN_S)

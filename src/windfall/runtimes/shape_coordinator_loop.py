@@ -161,9 +161,11 @@ class ShapeCoordinatorLoop:
             try:
                 self._stored = max(self._stored, self._ports.checkpoint())
                 self._planner.resting = self._ports.log.stop_asked() >= self.layout.coordinator
-                if self._planner.resting and self.coordinator.is_at_rest(self._stored):
-                    self._ports.log.write_stopped(self.layout.coordinator)
                 now_s = self._ports.clock.now()
+                if self._planner.resting and self.coordinator.is_at_rest(self._stored):
+                    # Once this is read, the machines go, and the last status stays.
+                    self.write_status(now_s)
+                    self._ports.log.write_stopped(self.layout.coordinator)
                 if last or now_s - status_s >= STATUS_EVERY_S:
                     status_s = now_s
                     self.write_status(now_s)

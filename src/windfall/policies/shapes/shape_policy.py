@@ -6,8 +6,8 @@ The plan is `liveput`'s; beside it stands the shape that counts alone would give
 says what planning gains.
 
 **How far it looks** was chosen on traces of other places, though with the figures of Parcae's own beside them: there 12
-intervals, as Parcae looks, train up to 2.7 % less than the fastest shape of now, and a look that follows how long counts last trains no less
-on any; on Parcae's trace it keeps what 12 intervals gain (`lab replicate parcae --item look-ahead`).
+intervals, as Parcae looks, train up to 2.7 % less than the fastest shape of now, and a look that follows how long counts last
+trains no less on any; on Parcae's trace it keeps what 12 intervals gain (`lab replicate parcae --item look-ahead`).
 """
 
 from __future__ import annotations
