@@ -29,6 +29,25 @@ class ShapeMachineStatus(Tagged, frozen=True):
     step_s: float
 
 
+class ShapePoint(Tagged, frozen=True):
+    """Training at a moment in which its shape or its machines changed.
+
+    Attributes:
+        at: when.
+        pipelines, stages: the shape from then on; both 0 while nothing is trained.
+        machines: those that may train.
+        step: the newest that is trained.
+        redone: steps that were trained and taken back until then.
+    """
+
+    at: WallTime
+    pipelines: int
+    stages: int
+    machines: int
+    step: int
+    redone: int
+
+
 class ShapeStatus(Tagged, frozen=True):
     """The whole.
 
@@ -67,24 +86,11 @@ class ShapeStatus(Tagged, frozen=True):
     over: bool
     machines: tuple[ShapeMachineStatus, ...]
 
-
-class ShapePoint(Tagged, frozen=True):
-    """Training at a moment in which its shape or its machines changed.
-
-    Attributes:
-        at: when.
-        pipelines, stages: the shape from then on; both 0 while nothing is trained.
-        machines: those that may train.
-        step: the newest that is trained.
-        redone: steps that were trained and taken back until then.
-    """
-
-    at: WallTime
-    pipelines: int
-    stages: int
-    machines: int
-    step: int
-    redone: int
+    @property
+    def point(self) -> ShapePoint:
+        """The moment as a point of the training's history."""
+        machines = sum(not one.reliable for one in self.machines)
+        return ShapePoint(self.at, self.pipelines, self.stages, machines, self.step, self.redone)
 
 
 class ShapeFailure(Tagged, frozen=True):

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.table import Table
 
 from windfall.cli.locations import absolute_url
-from windfall.core.shape_summary import point_of
 from windfall.errors import Misuse
 from windfall.report import shape_page, shape_plot
 from windfall.report.console import console
@@ -77,7 +76,7 @@ def draw(shapes: OpenShapes, url: str, path: Path) -> None:
     points, status = shapes.log.history(), shapes.record.status
     if status is None or not points:
         raise Misuse(f"--plot: the training at {url} has not begun")
-    shape_plot.draw((*points, point_of(status)), path, title=url.rstrip("/").rpartition("/")[2])
+    shape_plot.draw((*points, status.point), path, title=url.rstrip("/").rpartition("/")[2])
 
 
 def print_failures(shapes: OpenShapes) -> None:

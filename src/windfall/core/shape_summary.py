@@ -39,12 +39,6 @@ def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate:
     )
 
 
-def point_of(status: ShapeStatus) -> ShapePoint:
-    """Return a status as a point of a training's history."""
-    machines = sum(not one.reliable for one in status.machines)
-    return ShapePoint(status.at, status.pipelines, status.stages, machines, status.step, status.redone)
-
-
 def with_point(history: tuple[ShapePoint, ...], point: ShapePoint) -> tuple[ShapePoint, ...]:
     """Return a history with a point; the same one if neither shape nor machines have changed.
 

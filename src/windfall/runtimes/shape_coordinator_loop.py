@@ -12,7 +12,7 @@ from typing import Protocol
 
 from windfall.core.shape_coordinator import ShapeCoordinator
 from windfall.core.shape_planner import ShapePlanner
-from windfall.core.shape_summary import newest_step, point_of, shape_status, with_point
+from windfall.core.shape_summary import newest_step, shape_status, with_point
 from windfall.errors import StoreError, WindfallError
 from windfall.ports import Clock
 from windfall.runtimes.shape_log import ShapeLog
@@ -188,7 +188,7 @@ class ShapeCoordinatorLoop:
         if self._history is None:
             # A coordinator before this one may have begun it.
             self._history = self._ports.log.history()
-        history = with_point(self._history, point_of(status))
+        history = with_point(self._history, status.point)
         if history is not self._history:
             self._ports.log.write_history(history)
             self._history = history
