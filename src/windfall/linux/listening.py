@@ -17,6 +17,8 @@ _LISTENS = "0A"
 _FOLDERS = ("XDG_STATE_HOME", "WINDFALL_SESSION")
 """Variables that name the folder of Windfall's own files in the environment of its processes."""
 _MODULE = "windfall."
+_OPEN = frozenset({"windfall.cli.shape_process"})
+"""Programs with a socket of torch, which asks for no token."""
 
 
 class OpenSocket(Struct, frozen=True, order=True):
@@ -39,7 +41,7 @@ class OpenSocket(Struct, frozen=True, order=True):
     @property
     def guarded(self) -> bool:
         """Whether who connects needs a token: Windfall's own programs ask for one, and Ray's where its mode says so."""
-        return self.mode == "token" or self.program.startswith(_MODULE)
+        return self.mode == "token" or (self.program.startswith(_MODULE) and self.program not in _OPEN)
 
     @property
     def beyond_loopback(self) -> bool:

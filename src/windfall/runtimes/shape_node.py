@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,9 +45,12 @@ class TcpBoard:
         from torch.distributed import TCPStore  # noqa: PLC0415
 
         try:
+            # torch itself listens on all addresses, and asks for no token.
+            listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
             self._store: Any = TCPStore(
-                host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10.0)
-            )
+                host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10.0),
+                master_listen_fd=listener.detach(),
+            )  # fmt: skip
         except (OSError, RuntimeError) as error:
             raise BoardLost(f"the TCP store of the training cannot be opened at {host}:{port}: {error}") from None
         self._names: list[str] = []
