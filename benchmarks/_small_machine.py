@@ -80,7 +80,7 @@ def _node(about: dict[str, Any], folder: str) -> Any:
         folder_url(about["store"]), ServerSettings(0, 1, CLOCKS), about["parts"], about["data"], ratios, pace,
         reliable=about["reliable"],
     )  # fmt: skip
-    limits = MachineLimits(about["speed"], about["link_bytes_per_s"])
+    limits = MachineLimits(about["speed"], about["link_bytes_per_s"], about["turn_s"])
     place = TierNodePlace(about["head"], about["leads"], about["host"], folder, 128 << 20, 1, limits)
     machine = TierMachine(name, name.startswith("r"), float(about["order"]))
     made = partial(program, about["data"])

@@ -30,6 +30,7 @@ MARK = "WINDFALL_SMALL_MACHINE"
 """In the environment of all processes of a machine: its host."""
 RATINGS, USERS, ITEMS, RANK = 7_500_000, 8000, 400, 32
 """Matrix factorisation: 1 MB of users' factors, of which each data partition has its own, and 50 KB of items'."""
+SETTINGS = {"users": USERS, "items": ITEMS, "ratings": RATINGS, "rank": RANK, "rate": 1e-5, "clocks": 1}
 STAGE_RATIOS = StageRatios()
 
 
@@ -55,8 +56,7 @@ def program(data: int) -> Any:
     """Return what is trained: generated ratings; each clock goes through all of a data partition's."""
     from windfall.apps import mf
 
-    settings = {"users": USERS, "items": ITEMS, "ratings": RATINGS, "rank": RANK, "rate": 1e-5, "clocks": 1}
-    return mf.program(settings, data)
+    return mf.program(SETTINGS, data)
 
 
 class SmallMachines:
@@ -98,7 +98,7 @@ class SmallMachines:
             "head": f"{hosts[names[0]]}:{port}", "store": self.folder, "parts": parts, "data": data,
             "secret": "small machines", "found_within_s": found_within_s,
             "reliable": sum(name.startswith("r") for name in names),
-            "speed": small.speed, "link_bytes_per_s": small.link_bytes_per_s,
+            "speed": small.speed, "link_bytes_per_s": small.link_bytes_per_s, "turn_s": small.turns_s.get(data, 0.0),
             "stage_2_above": ratios.stage_2_above, "stage_3_above": ratios.stage_3_above,
         }  # fmt: skip
         self._processes = {}

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks._turn_time import turns_s
 from benchmarks.harness import Benchmark
 from windfall.drill.busy_cores import BUSY_MAX
 from windfall.drill.profile_drill import PATIENT, ProfileKinds, ProfileLength, ProfileProtocol
@@ -33,10 +34,12 @@ from windfall.models import asp, asp_turn_fits, asp_turns
 from windfall.models.asp import AspModel
 from windfall.policies.layout.tier_rules import job_of
 from windfall.runtimes.machine_limits import MachineLimits
+from windfall.structs import replace
 from windfall.wire.ray_environment import ray_environment
 
-SMALL = MachineSize("small", 1, MachineLimits(0.01, 2e6), 2.0)
-LARGE = MachineSize("large", 1, MachineLimits(0.02, 2e6), 4.0)
+SMALL = MachineSize("small", 1, MachineLimits(0.005, 2e6), 2.0)
+LARGE = MachineSize("large", 1, MachineLimits(0.01, 2e6), 4.0)
+"""Of the time that a turn takes with its data in the caches."""
 SIZES = (2, 4, 7)
 MIXES = (
     (LARGE,),
@@ -87,7 +90,21 @@ def protocol() -> ProfileProtocol:
     atexit.register(cluster.close)
     program = ProfiledProgram(job_of(TIERS), (), str(folder / "code"), {})
     length = ProfileLength(PROFILED_TURNS, clock.now() + LIMIT_S)
-    return ProfileProtocol(cluster, program, ProfileKinds((SMALL, LARGE), SMALL), length, lambda _phase, _detail: None)
+    kinds = ProfileKinds((timed(SMALL), timed(LARGE)), timed(SMALL))
+    return ProfileProtocol(cluster, program, kinds, length, lambda _phase, _detail: None)
+
+
+@functools.cache
+def timed(size: MachineSize) -> MachineSize:
+    """Return a machine whose turns have the time that this computer takes now: profile and mixes are of the same machines."""
+    partitions = TIERS["partitions"]
+    return replace(size, limits=replace(size.limits, turn_s=turn_times()[partitions]))
+
+
+@functools.cache
+def turn_times() -> dict[int, float]:
+    """Return how long a turn computes."""
+    return turns_s(TIERS["app"], SETTINGS, (TIERS["partitions"],))
 
 
 @functools.cache
@@ -116,7 +133,7 @@ def run_of(mix: tuple[MachineSize, ...], number: int) -> SeenTraining:
     """Return a run that is not void, if there is one; the void ones before it are counted."""
     model()
     for void in range(VOID_MAX + 1):
-        found = protocol().train(mix, TURNS)
+        found = protocol().train(tuple(timed(size) for size in mix), TURNS)
         rate, reached = asp_turns.turns_per_s(found.run, WARM_UP), asp_turns.turns_to(found.run, goal())
         print(
             f"    {_text(mix)}, round {number}, {void} void before it, cores {found.busy:.0%} busy: {rate:.3f} turns/s, "

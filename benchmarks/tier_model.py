@@ -18,13 +18,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks._small_machines import ITEMS, RANK, USERS, SmallMachines, Smallness
+from benchmarks._small_machines import ITEMS, RANK, SETTINGS, USERS, SmallMachines, Smallness
+from benchmarks._turn_time import turns_s
 from benchmarks.harness import Benchmark
 from windfall.drill.busy_cores import BUSY_MAX
 from windfall.models.tier_costs import ServedModel, TierShape, iteration_s, traffic
 from windfall.policies.layout.tiers import StageRatios, active_servers
 
-SMALL = Smallness(speed=0.03, link_bytes_per_s=1.5e6)
+SPEED, LINK_BYTES_PER_S = 0.012, 6e5
+"""So slow that what messages take of the host itself, some 0.3 s an iteration of eight machines, is little beside the rest."""
 PARTS = 12
 """Divided evenly among one, two, three and four servers."""
 ROUNDS, WARM_UP = 6, 2
@@ -53,6 +55,8 @@ class Live:
 
 FITTED = Live("two that do all", 2, 0)
 UNTIERED, TIERED = Live("8 that do all", 8, 0), Live("4+4, stage 1", 4, 4)
+COMPUTING = (2, 4, 5, 6, 8)
+"""How many machines compute in these shapes, and have a data partition each."""
 
 
 def benchmarks() -> list[Callable[[], Benchmark]]:
@@ -62,6 +66,12 @@ def benchmarks() -> list[Callable[[], Benchmark]]:
 def _model(compute_s: float) -> ServedModel:
     """Return what is trained: each user's row is used by one machine, each item's by all."""
     return ServedModel(USERS * ROW_BYTES, ITEMS * ROW_BYTES, compute_s)
+
+
+@functools.cache
+def _small() -> Smallness:
+    """Return machines whose turns have the time that this computer takes now, measured once for all shapes."""
+    return Smallness(SPEED, LINK_BYTES_PER_S, turns_s("windfall.apps.mf", SETTINGS, COMPUTING))
 
 
 @functools.cache
@@ -84,7 +94,7 @@ def _played(live: Live) -> tuple[tuple[float, ...], float]:
     if live.ratios is not STAGE_1:
         # One that is there a little earlier than the others serves on.
         serving, servers = set(transient), active_servers(len(transient))
-    machines = SmallMachines([*reliable, *transient], PARTS, len(computing), small=SMALL, ratios=live.ratios)
+    machines = SmallMachines([*reliable, *transient], PARTS, len(computing), small=_small(), ratios=live.ratios)
     try:
         machines.start(*reliable)
         machines.until(1)
@@ -103,9 +113,9 @@ def _played(live: Live) -> tuple[tuple[float, ...], float]:
 def _predictions_s(live: Live) -> tuple[float, ...]:
     """Return what each iteration of the fitted shape predicts for another one [s]."""
     moved = traffic(_model(0.0), FITTED.shape)["reliable"]
-    moving_s = max(moved.in_bytes, moved.out_bytes) / SMALL.link_bytes_per_s
+    moving_s = max(moved.in_bytes, moved.out_bytes) / LINK_BYTES_PER_S
     return tuple(
-        iteration_s(_model((took_s - moving_s) * FITTED.shape.workers), live.shape, SMALL.link_bytes_per_s)
+        iteration_s(_model((took_s - moving_s) * FITTED.shape.workers), live.shape, LINK_BYTES_PER_S)
         for took_s in iterations_s(FITTED)
     )
 

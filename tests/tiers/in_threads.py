@@ -13,6 +13,7 @@ from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout
 from windfall.errors import StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
+from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
 from windfall.runtimes.parameter_partition import Values
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
 from windfall.runtimes.tier_loop import TierLoop, Unreachable
@@ -114,7 +115,16 @@ class WatchedLoop(TierLoop):
     def __init__(self, cluster: ThreadCluster, member: TierMember) -> None:
         links = Links(cluster, member.about.name)
         log = cluster.turn_logs[member.about.name] = TurnLog()
-        super().__init__(member, links, cluster.program, cluster, slots=cluster.slots, pace=cluster.pace, turn_log=log)
+        super().__init__(
+            member,
+            links,
+            cluster.program,
+            cluster,
+            slots=cluster.slots,
+            pace=cluster.pace,
+            limits=cluster.limits,
+            turn_log=log,
+        )
         self.cluster = cluster
 
     async def answer(self, question: Question, sender: str) -> Answer:
@@ -148,8 +158,9 @@ class ThreadCluster(ObjectTierStore):
         slots: int = 2,
         back_up_every: int = 1,
         pace: TierPace = SELDOM,
+        limits: MachineLimits = UNLIMITED,
     ) -> None:
-        self.slots, self.pace = slots, pace
+        self.slots, self.pace, self.limits = slots, pace, limits
         self.program, self.settings = program, ServerSettings(staleness, back_up_every, clocks)
         self.machines: dict[str, TierLoop] = {}
         self.turn_logs: dict[str, TurnLog] = {}
@@ -233,13 +244,15 @@ def played(
     slots: int = 2,
     back_up_every: int = 1,
     pace: TierPace = SELDOM,
+    limits: MachineLimits = UNLIMITED,
 ) -> ThreadCluster:
     """Run a cluster to its end, with a story meanwhile."""
 
     async def play() -> ThreadCluster:
         cluster = ThreadCluster(
-            names, program, clocks=clocks, staleness=staleness, slots=slots, back_up_every=back_up_every, pace=pace
-        )
+            names, program, clocks=clocks, staleness=staleness, slots=slots, back_up_every=back_up_every, pace=pace,
+            limits=limits,
+        )  # fmt: skip
         deciding = asyncio.get_running_loop().create_task(cluster.coordinator.run())
         await story(cluster)
         await cluster.until(clocks)

@@ -94,8 +94,18 @@ def test_messages_of_one_sender_leave_one_after_the_other() -> None:
     assert seconds(both()) >= 2 * SIZE / RATE
 
 
-@pytest.mark.parametrize(("speed", "rate"), [(0.0, 1.0), (1.5, 1.0), (1.0, 0.0), (1.0, float("nan"))])
-def test_limits_that_no_machine_has_are_refused(speed: float, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("speed", "rate", "turn_s"),
+    [
+        (0.0, 1.0, 0.0),
+        (1.5, 1.0, 0.0),
+        (1.0, 0.0, 0.0),
+        (1.0, float("nan"), 0.0),
+        (1.0, 1.0, -1.0),
+        (1.0, 1.0, float("inf")),
+    ],
+)
+def test_limits_that_no_machine_has_are_refused(speed: float, rate: float, turn_s: float) -> None:
     """One sentence each."""
     with pytest.raises(Misuse, match="write"):
-        MachineLimits(speed, rate)
+        MachineLimits(speed, rate, turn_s)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.tiers.in_threads import DATA, ThreadCluster, played
 from tests.tiers.least_squares import LeastSquares
+from windfall.runtimes.machine_limits import MachineLimits
 from windfall.runtimes.tier_program import Table
 
 CLOCKS = 20
@@ -45,3 +46,12 @@ def test_each_turn_is_noted_once_with_its_loss_and_what_its_machine_had_done() -
         assert len(turns) == len(cluster.turn_logs[name]) == counters.turns
         assert np.diff([one.computed_s for one in turns]).mean() >= 0.002
     assert sum(turns[-1].moved_bytes for turns in noted.values()) > 0
+
+
+def test_a_turn_whose_time_is_known_takes_it_whatever_the_program_computes() -> None:
+    """Turns of 2 ms, known to take 4 at full speed, take 40 at a tenth of it: all of them, the first one too."""
+    limits = MachineLimits(kernel_speed=0.1, turn_s=0.004)
+    cluster = played(["r1"], TellingLoss(DATA, seconds=0.002), undisturbed, clocks=CLOCKS, slots=1, limits=limits)
+
+    ended = [one.computed_s for one in cluster.turn_logs["r1"].turns()]
+    assert np.diff([0.0, *ended]).min() >= 0.04

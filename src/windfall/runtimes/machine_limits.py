@@ -27,6 +27,8 @@ class MachineLimits(Struct, frozen=True):
     Attributes:
         kernel_speed: of its programs, as a share of the computer's speed: above 0, up to 1.
         link_bytes_per_s: of its link, at once in and out [bytes/s]; infinite for no limit.
+        turn_s: how long a turn of its program computes at the computer's full speed, measured before [s]; 0: as it is found to
+            while it computes, which follows a computer whose speed drifts.
 
     Raises:
         Misuse: a limit is outside its range.
@@ -34,6 +36,7 @@ class MachineLimits(Struct, frozen=True):
 
     kernel_speed: float = 1.0
     link_bytes_per_s: float = math.inf
+    turn_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -41,6 +44,8 @@ class MachineLimits(Struct, frozen=True):
             raise Misuse(f"kernel_speed is {self.kernel_speed}: write a share of the host's speed, above 0 and up to 1")
         if not self.link_bytes_per_s > 0.0:
             raise Misuse(f"a link carries {self.link_bytes_per_s} bytes/s: write a rate above 0")
+        if not 0.0 <= self.turn_s < math.inf:
+            raise Misuse(f"a turn computes for {self.turn_s} s: write a number of seconds, or 0 if it is not known")
 
 
 UNLIMITED = MachineLimits()
@@ -88,6 +93,16 @@ class SlowedKernel:
         if self._speed < 1.0:
             usual_s = self._times.usual_s(self._kernel, time.thread_time() - self._cpu_s)
             time.sleep(max(0.0, self._began_s + usual_s / self._speed - time.monotonic()))
+
+
+def rest_of_turn(limits: MachineLimits, computed_s: float) -> None:
+    """Let the calling thread rest until a turn whose time is known is over.
+
+    Args:
+        limits: of its machine.
+        computed_s: how long the turn has computed by now [s].
+    """
+    time.sleep(max(0.0, limits.turn_s / limits.kernel_speed - computed_s))
 
 
 class LimitedLink:

@@ -18,7 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from windfall.errors import WindfallError
-from windfall.runtimes.machine_limits import UNLIMITED, KernelTimes, LimitedLink, MachineLimits, SlowedKernel
+from windfall.runtimes.machine_limits import (
+    UNLIMITED,
+    KernelTimes,
+    LimitedLink,
+    MachineLimits,
+    SlowedKernel,
+    rest_of_turn,
+)
 from windfall.runtimes.parameter_partition import PushAnswer, PushId, Rows, Values
 from windfall.runtimes.table_rows import TableRows
 from windfall.runtimes.tier_counts import payload_bytes
@@ -354,7 +361,10 @@ class TurnTable:
     def __init__(self, machine: TierLoop, loop: asyncio.AbstractEventLoop, turn: PushId) -> None:
         self._machine, self._loop, self.turn = machine, loop, turn
         self.waited_s = self.computed_s = self._away_s = 0.0
-        self._kernel, self._pulls = SlowedKernel(machine.limits.kernel_speed, machine.kernel_times), 0
+        limits = machine.limits
+        # A turn whose time is known rests once, at its end.
+        speed = 1.0 if limits.turn_s else limits.kernel_speed
+        self._kernel, self._pulls = SlowedKernel(speed, machine.kernel_times), 0
         self._pushed = PushedRows()
         self._width = 0
         self._dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -389,6 +399,7 @@ class TurnTable:
         try:
             yield
             self._kernel.rest()
+            rest_of_turn(self._machine.limits, self._loop.time() - began_s - self._away_s)
         finally:
             self.computed_s = self._loop.time() - began_s - self._away_s
 
