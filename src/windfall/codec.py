@@ -16,7 +16,7 @@ import re
 import threading
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from windfall.stored_forms import StoredForm
 from windfall.structs import Tagged
 from windfall.terms import Metric
 
+T = TypeVar("T")
 _BASES: tuple[type, ...] = (events.Fact, events.Command)
 """Expected types that accept any of their subclasses."""
 _WORDS = (events, results, fleet)
@@ -150,6 +151,29 @@ def decode_text(text: bytes | str, expected: Any) -> Any:
 def decode_document(data: bytes | str, name: str, expected: Any, *, version: int, what: str) -> Any:
     """Read a document written by `encode_document`, of which one version alone is read; as `decode_stored`."""
     return decode_stored(data, name, expected, form=StoredForm(oldest=version), what=what)
+
+
+class Document(Generic[T]):
+    """A kind of document, of which one version alone is read.
+
+    Args:
+        name: key of the value.
+        expected: as for `decode`.
+        version: of the document.
+        what: name of the document in error messages.
+    """
+
+    def __init__(self, name: str, expected: Any, version: int, what: str) -> None:
+        self._name, self._expected, self._version, self._what = name, expected, version, what
+
+    def to_bytes(self, value: T) -> bytes:
+        """Write a value."""
+        return encode_document(self._version, self._name, value)
+
+    def from_bytes(self, data: bytes) -> T:
+        """Read a value; raises as `decode_document`."""
+        found: T = decode_document(data, self._name, self._expected, version=self._version, what=self._what)
+        return found
 
 
 def decode_stored(data: bytes | str, name: str, expected: Any, *, form: StoredForm, what: str) -> Any:
