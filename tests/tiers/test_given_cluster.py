@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests.live.rig import WINDFALL, Rig
-from tests.tiers.test_live_tiers import PARTITIONS, SECONDS, SQUARES, status, table, undisturbed
+from tests.tiers_live.test_live_tiers import PARTITIONS, SECONDS, SQUARES, status, table, undisturbed
 from windfall.cli import ray_cluster, ray_probe
 from windfall.errors import EXIT_MISUSE, Misuse
 from windfall.runtimes.tier_node import namespace_of, without_spaces
