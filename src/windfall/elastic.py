@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from windfall.wire import environment
@@ -124,6 +125,35 @@ def wrap(
     )  # fmt: skip
 
 
+def load(place: str | os.PathLike[str], model: Any) -> int:
+    """Give a model what an elastic training has found, and return the step after which it is that.
+
+        layers = torch.nn.Sequential(...)                    # as in the script that was trained
+        step = elastic.load("out", layers)                   # after `windfall get JOB out`
+        step = elastic.load("s3://lab/letters-3f9a2c", layers)
+
+    The optimizer's states are not loaded: to train on, resume the job.
+
+    Args:
+        place: a folder or file that `windfall get` wrote, or the URL of a run, of which the newest checkpoint is read.
+        model: the layers that were given to `Model`, or the model that was given to `wrap`; its values are replaced.
+
+    Raises:
+        Misuse: there is no checkpoint, or it is of another model.
+        StoreError: the store cannot be reached.
+    """
+    from windfall.runtimes import shape_loading, shape_product  # noqa: PLC0415 - who does not train needs no torch
+
+    path = Path(place)
+    path = path / shape_product.FILE if path.is_dir() else path
+    if path.is_file():
+        step, tensors = shape_loading.read_file(path)
+    else:
+        step, tensors = shape_loading.read_run(_opened(os.fspath(place)), str(place))
+    shape_loading.install_tensors(model, tensors, str(place))
+    return step
+
+
 def _watch() -> Any:
     from windfall.runtimes.shape_watch import ShapeWatch  # noqa: PLC0415 - who does not train needs no torch
 
@@ -134,10 +164,14 @@ def _watch() -> Any:
 def _objects_of(watch: Any) -> Any:
     if watch is None or not watch.place.url:
         return None
+    return _opened(watch.place.url)
+
+
+def _opened(url: str) -> Any:
     # A script that trains alone needs no store.
     from windfall.linux.clock import SystemClock  # noqa: PLC0415
     from windfall.settings import patience_s  # noqa: PLC0415
     from windfall.storage.object_stores import open_store  # noqa: PLC0415
     from windfall.storage.store_operations import RetryPolicy  # noqa: PLC0415
 
-    return open_store(watch.place.url, retry=RetryPolicy(SystemClock(), budget_s=patience_s()))
+    return open_store(url, retry=RetryPolicy(SystemClock(), budget_s=patience_s()))

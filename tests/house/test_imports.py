@@ -113,6 +113,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_engine",
             "runtimes.shape_layers",
             "runtimes.shape_links",
+            "runtimes.shape_loading",
             "runtimes.shape_member",
             "runtimes.shape_samples",
             "runtimes.shape_stage",
@@ -129,7 +130,8 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "elastic": (
         WORDS
-        | {"runtimes.shape_engine", "runtimes.shape_watch", "runtimes.shape_wrap", "wire.environment"}
+        | {"runtimes.shape_engine", "runtimes.shape_loading", "runtimes.shape_product", "runtimes.shape_watch"}
+        | {"runtimes.shape_wrap", "wire.environment"}
         | {"linux.clock", "settings", "storage.object_stores", "storage.store_operations"},
         frozenset({"torch"}),
     ),

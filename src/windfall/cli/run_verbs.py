@@ -319,6 +319,14 @@ def get_(
         _make_folder(folder)
         tier_verbs.download(tiers, url, folder, json_=json_)
         return
+    if (shapes := shape_verbs.find_shapes(url)) is not None:
+        if checkpoint is not None or result is not None or results:
+            raise Misuse(
+                f"the run at {url} is of an elastic training: leave --checkpoint, --result and --results out to get its model"
+            )
+        _make_folder(folder)
+        shape_verbs.download(shapes, url, folder, json_=json_)
+        return
     reader, run_state = open_run(url)
     if result is not None or results:
         if checkpoint is not None:

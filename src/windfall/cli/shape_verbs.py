@@ -13,10 +13,12 @@ from windfall.errors import Misuse
 from windfall.report import shape_page, shape_plot
 from windfall.report.console import console
 from windfall.report.shape_page import ShapeRecord
+from windfall.runtimes import shape_product
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.spelling import plain
 from windfall.storage import object_stores
 from windfall.structs import Struct
+from windfall.units import size_text
 
 GRID_WIDTH = 140
 """Of a grid in a file or pipe."""
@@ -77,6 +79,29 @@ def draw(shapes: OpenShapes, url: str, path: Path) -> None:
     if status is None or not points:
         raise Misuse(f"--plot: the training at {url} has not begun")
     shape_plot.draw((*points, status.point), path, title=url.rstrip("/").rpartition("/")[2])
+
+
+def download(shapes: OpenShapes, url: str, folder: Path, *, json_: bool) -> None:
+    """Write the model of the newest checkpoint into a folder, which exists; no file is replaced.
+
+    Raises:
+        Misuse: there is no checkpoint yet, or a file of that name is there.
+        StoreError, LogDamaged: it cannot be read.
+    """
+    product = shape_product.write_product(object_stores.open_reader(absolute_url(url)).store, folder)
+    if product is None:
+        status = shapes.record.status
+        if status is None:
+            raise Misuse(f"the run at {url} has not begun, as its script fails: `windfall logs` says how")
+        raise Misuse(
+            f"the run at {url} is at step {status.step} of {status.steps}, and has no checkpoint yet: set save_every of the "
+            "runtime, or `windfall stop` the job, which saves first"
+        )
+    file = folder / shape_product.FILE
+    if json_:
+        print(json.dumps({"step": product.step, "tensors": product.tensors, "files": [str(file)]}))
+    else:
+        print(f"step {product.step}: {product.tensors} tensors, {size_text(product.size_bytes)}: {file}")
 
 
 def print_failures(shapes: OpenShapes) -> None:

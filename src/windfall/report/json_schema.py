@@ -123,7 +123,8 @@ def _ps(words: SchemaDefinitions) -> Schema:
 def _get(_: SchemaDefinitions) -> Schema:
     checkpoint = _closed({"step": _COUNT, "checkpoint": _TEXT, "files": _TEXTS})
     result = _closed({"name": _TEXT, "rank": _COUNT, "step": _COUNT, "file": _TEXT})
-    return {"anyOf": [checkpoint, _closed({"results": {"type": "array", "items": result}})]}
+    model = _closed({"step": _COUNT, "tensors": _COUNT, "files": _TEXTS})
+    return {"anyOf": [checkpoint, model, _closed({"results": {"type": "array", "items": result}})]}
 
 
 def _doctor(_: SchemaDefinitions) -> Schema:
