@@ -11,6 +11,7 @@ from windfall.jobs import Job, RuntimeSpec
 from windfall.models.shapes import Shape
 from windfall.policies.layout import runtime_list, shape_rules
 from windfall.policies.layout.runtime_list import Placement, SettingProblem
+from windfall.structs import replace
 from windfall.terms import Reliability
 
 
@@ -66,7 +67,8 @@ def test_a_job_needs_a_reliable_machine_and_the_least_of_the_others() -> None:
     job = elastic(nodes="2..5")
 
     slots = shape_rules.slots(job)
-    scaling = runtime_list.scaling_of(job)
+    scaling = runtime_list.scaling_of(replace(job, fleet="mix"))
+    fixed = runtime_list.scaling_of(job)
 
     assert [(slot.id, slot.role) for slot in slots] == [
         ("reliable-0", "reliable"), ("node-0", "node"), ("node-1", "node")
@@ -74,6 +76,8 @@ def test_a_job_needs_a_reliable_machine_and_the_least_of_the_others() -> None:
     assert [slot.reliability for slot in slots] == [Reliability.RELIABLE, *[slots[1].reliability] * 2]
     assert scaling is not None
     assert (scaling.machines_min, scaling.machines_max, scaling.role, scaling.reliable) == (2, 5, "node", 1)
+    assert fixed is not None
+    assert (fixed.machines_min, fixed.machines_max) == (2, 2)
 
 
 def test_machines_are_told_where_the_leader_is() -> None:

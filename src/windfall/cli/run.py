@@ -16,6 +16,7 @@ from windfall.errors import Infeasible, Misuse
 from windfall.extras import for_jobs
 from windfall.linux.clock import SystemClock
 from windfall.policies.planning import forecasts
+from windfall.policies.policy_registry import ELASTIC
 from windfall.report import plan_plot
 from windfall.report.console import console
 
@@ -165,6 +166,10 @@ def _planned(controller: Client | Planner, draft: Draft) -> dict[str, Any]:
             raise
         raise Infeasible(f"{error} (deadline: {deadline.says})") from error
     planned["odds"] = plan_odds.of_plan(controller, job, planned, _log)
+    if job.runtime.name == ELASTIC:
+        from windfall.cli import plan_shapes  # noqa: PLC0415 - needs numpy
+
+        plan_shapes.complete(job, planned)
     draft.complete(planned)
     return planned
 

@@ -89,20 +89,20 @@ def simulate_shapes(job: Job, folder: Path, given: ShapeNumbers) -> ShapeAnswer:
         raise Misuse(
             "the simulation needs times and sizes of the layers: write them as runtime: {elastic: {profile: ...}}"
         )
-    steps = given.steps or (job.work.amount if job.work is not None and job.work.unit is Unit.STEP else None)
+    steps = given.steps or steps_of(job)
     if steps is None:
         raise Misuse("the simulation needs the number of steps: write work: {steps: ...}, or --steps")
     training = training_of(asked.profile, asked.nodes_max, asked.shapes or None)
     with client.planner(folder) as controller:
         planned = controller.plan(replace(job, objective=replace(job.objective, deadline_s=None, budget_usd=None)))
-    chances = _chances(planned, given, asked.nodes_min)
+    chances = chances_of(planned, given, asked.nodes_min)
     terms = ElasticTerms(
         look_ahead=asked.lookahead,
         usd_per_hour=chances.usd_per_hour,
         reliable_usd_per_hour=chances.reliable_usd_per_hour,
         samples=float(steps * asked.profile.pipeline.batch),
     )
-    series = _series(training, terms, given, chances, asked.nodes_max)
+    series = series_of(training, terms, given, chances, asked.nodes_max)
     basis = (
         f"machine counts of {given.trace}"
         if given.trace is not None
@@ -110,6 +110,11 @@ def simulate_shapes(job: Job, folder: Path, given: ShapeNumbers) -> ShapeAnswer:
         f"on average, and another one trains {duration_text(chances.wait_s)} later"
     )
     return ShapeAnswer(tuple(elastic_odds.arms(counts, training, terms) for counts in series), terms, basis)
+
+
+def steps_of(job: Job) -> int | None:
+    """Return with how many steps a job ends; None if it does not say."""
+    return round(job.work.amount) if job.work is not None and job.work.unit is Unit.STEP else None
 
 
 def show(answer: ShapeAnswer, *, json_: bool) -> None:
@@ -122,7 +127,17 @@ def show(answer: ShapeAnswer, *, json_: bool) -> None:
     screen.print(elastic_report.table(answer.played, answer.terms))
 
 
-class _Chances(Struct, frozen=True):
+class ShapeChances(Struct, frozen=True):
+    """What a plan says of the machines that train.
+
+    Attributes:
+        machines: how many.
+        mttp_s: mean time to the preemption of one [s].
+        wait_s: from an order to the first step of a machine [s].
+        usd_per_hour: of one.
+        reliable_usd_per_hour: of all that keep states.
+    """
+
     machines: int
     mttp_s: float
     wait_s: float
@@ -130,7 +145,7 @@ class _Chances(Struct, frozen=True):
     reliable_usd_per_hour: float
 
 
-def _chances(planned: Mapping[str, Any], given: ShapeNumbers, least: int) -> _Chances:
+def chances_of(planned: Mapping[str, Any], given: ShapeNumbers, least: int) -> ShapeChances:
     """Return what a plan says of the machines that train."""
     fleet = planned["fleet"]
     chosen = fleet["chosen"]
@@ -143,7 +158,7 @@ def _chances(planned: Mapping[str, Any], given: ShapeNumbers, least: int) -> _Ch
     if fleet["reliable"] is not None:
         reliable = fleet["reliable_machines"] * (prices[tuple(fleet["reliable"])] or 0.0)
     losses = chosen["losses_per_hour"]
-    return _Chances(
+    return ShapeChances(
         machines=machines,
         mttp_s=given.mttp_s or (HOUR_S * machines / losses if losses else 1e12),
         wait_s=given.wait_s or max(chosen["prepare_s"], 1.0),
@@ -154,17 +169,23 @@ def _chances(planned: Mapping[str, Any], given: ShapeNumbers, least: int) -> _Ch
     )
 
 
-def _series(
-    training: ElasticTraining, terms: ElasticTerms, given: ShapeNumbers, chances: _Chances, most: int
+def series_of(
+    training: ElasticTraining,
+    terms: ElasticTerms,
+    given: ShapeNumbers,
+    chances: ShapeChances,
+    most: int,
+    *,
+    intervals_max: int = INTERVALS_MAX,
 ) -> list[tuple[int, ...]]:
-    """Return machines by interval, of the trace or drawn."""
+    """Return machines by interval, of the trace or drawn: all series together have at most `intervals_max`, but the first."""
     if given.trace is not None:
         return [elastic_odds.counted(value_series.capacity_of_trace(given.trace), most, terms.interval_s)]
     rate = training.speeds.rate(training.speeds.best(chances.machines))
     assert terms.samples is not None, "the number of steps is known"
     alone_s = terms.samples / rate if rate else 0.0
     intervals = min(max(int(LONGER * alone_s / terms.interval_s), 60), INTERVALS_MAX)
-    trials = min(given.trials, TRIALS_MAX, max(INTERVALS_MAX // intervals, 1))
+    trials = min(given.trials, TRIALS_MAX, max(intervals_max // intervals, 1))
     return [
         elastic_odds.drawn_counts(
             chances.machines,

@@ -18,7 +18,7 @@ from windfall.policies.layout import runtime_list
 from windfall.policies.planning.estimates import NumberBasis, PlanNumberKey
 from windfall.policies.planning.offer_notes import fleet_text
 from windfall.policies.policy_registry import PolicyKind
-from windfall.report import bag_words, fleet_report, queue_report
+from windfall.report import bag_words, fleet_report, queue_report, shape_plan
 from windfall.report.code_texts import code_texts
 from windfall.report.forecast_report import record_text
 from windfall.storage.bundle import PackedBundle
@@ -112,7 +112,8 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         yield from _row(label, words)
     if expected is None:
         measure = "" if job.work is None else "; `windfall drill job.yaml` measures them"
-        yield from _row("expected", bag_words.unknown(job) or f"cost and finish time are unknown{measure}")
+        why = bag_words.unknown(job) or (plan.get("shapes") or {}).get("unknown")
+        yield from _row("expected", why or f"cost and finish time are unknown{measure}")
     else:
         odds = plan.get("odds")
         spread = "" if queue_report.is_free(plan) else _spread(odds, "cost_usd", lambda usd: f"{_usd(usd)} USD")
@@ -124,7 +125,7 @@ def plan_lines(job: Job, plan: Mapping[str, Any], *, whole: bool = False, starts
         yield from _row("time", _parts(expected))
     if (deadline := plan.get("deadline")) is not None:
         yield from _row("deadline", deadline["says"])
-    for label, words in fleet_report.rows(fleets):
+    for label, words in (*shape_plan.rows(plan.get("shapes"), whole=whole), *fleet_report.rows(fleets)):
         yield from _row(label, words)
     known = (("forecasts", record_text(plan.get("track_record"))), ("notice", plan["notice"]))
     for label, words in (*known, ("unknown", _unknown(plan)), ("assumed", _assumed(plan))):

@@ -88,19 +88,26 @@ def arms(counts: Sequence[int], training: ElasticTraining, terms: ElasticTerms) 
     if not counts:
         raise Misuse("a series of machines without an interval: pass one that lasts at least one interval")
     speeds, times, interval_s = training.speeds, training.times, terms.interval_s
-    charged, planned = PublishedCosts(times, speeds), BoundedCosts(times, speeds)
-    elastic = play(counts, charged, deciding(planned, terms.look_ahead, interval_s), interval_s)
+    charged = PublishedCosts(times, speeds)
     now = play(counts, charged, lambda seen: speeds.best(seen.now), interval_s)
     shape, fixed = _fixed(counts, training, charged, interval_s)
     restarting = play_checkpoints(counts, speeds, times, interval_s=interval_s)
     free = play_free(counts, speeds, interval_s)
     return (
-        _arm(FOLLOWING, elastic, counts, terms, reliable=True),
+        following(counts, training, terms),
         _arm(FASTEST, now, counts, terms, reliable=True),
         _arm(RESTARTING, restarting, counts, terms),
         _arm(FIXED, fixed, counts, terms, shape=shape),
         _arm(FREE, free, counts, terms),
     )
+
+
+def following(counts: Sequence[int], training: ElasticTraining, terms: ElasticTerms) -> ElasticArm:
+    """Return what an elastic training comes to on a series of at least one interval."""
+    speeds, times, interval_s = training.speeds, training.times, terms.interval_s
+    choose = deciding(BoundedCosts(times, speeds), terms.look_ahead, interval_s)
+    run = play(counts, PublishedCosts(times, speeds), choose, interval_s)
+    return _arm(FOLLOWING, run, counts, terms, reliable=True)
 
 
 def _fixed(

@@ -13,7 +13,7 @@ from typing import Any
 
 from windfall.errors import Misuse
 from windfall.fleet import Slot
-from windfall.jobs import Job
+from windfall.jobs import DEFAULT_FLEET, Job
 from windfall.models.elastic_profile import ElasticProfile, profile_of
 from windfall.models.shapes import Shape
 from windfall.policies import policy_registry
@@ -165,9 +165,10 @@ def membership(job: Job) -> Membership:
 
 
 def scaling(job: Job) -> Scaling:
-    """Return how many machines a job can use."""
+    """Return how many machines a job can use; a fleet that does not change has the first number."""
     elastic = job_of(job.runtime.settings)
-    return Scaling(elastic.nodes_min, elastic.nodes_max, NODE, reliable=elastic.reliable, reliable_role=RELIABLE)
+    most = elastic.nodes_min if job.fleet == DEFAULT_FLEET else elastic.nodes_max
+    return Scaling(elastic.nodes_min, most, NODE, reliable=elastic.reliable, reliable_role=RELIABLE)
 
 
 def assign(job: Job, slot: Slot, placed: Mapping[str, Placement]) -> Mapping[str, Any]:
