@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,7 +25,12 @@ from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import shape_rules
 from windfall.policies.layout.shape_rules import BadShapeSetting, ElasticJob
 from windfall.ports import ObjectStore
-from windfall.runtimes.shape_coordinator_loop import CoordinatorReplaced, ShapeCoordinatorLoop, ShapeLoopPorts
+from windfall.runtimes.shape_coordinator_loop import (
+    CoordinatorRefused,
+    CoordinatorReplaced,
+    ShapeCoordinatorLoop,
+    ShapeLoopPorts,
+)
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_node import BoardLost, PlaceFile, ShapeScript, TcpBoard, started
 from windfall.runtimes.shape_store import newest_checkpoint
@@ -144,6 +150,11 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
         if leader is not None:
             leader.join()
             machine.log.write_done(leader.loop.layout.checkpoint)
+    except CoordinatorRefused as error:
+        _log(str(error))
+        with contextlib.suppress(StoreError):
+            machine.log.write_failure(ShapeFailure(machine.request.machine, str(error)))
+        return EXIT_RETRY
     except (StoreError, BoardLost, CoordinatorReplaced) as error:
         _log(str(error))
         return EXIT_RETRY

@@ -12,9 +12,15 @@ from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
 from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
 from windfall.core.shape_planner import ShapePlanner
 from windfall.core.shape_summary import shape_status
+from windfall.errors import StoreUnreachable
 from windfall.report import shape_page
 from windfall.report.shape_page import ShapeRecord
-from windfall.runtimes.shape_coordinator_loop import CoordinatorReplaced, ShapeCoordinatorLoop, ShapeLoopPorts
+from windfall.runtimes.shape_coordinator_loop import (
+    CoordinatorRefused,
+    CoordinatorReplaced,
+    ShapeCoordinatorLoop,
+    ShapeLoopPorts,
+)
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_progress import ShapeProgress
 from windfall.shape_layout import ShapeLayout, ShapeReport
@@ -237,6 +243,33 @@ def test_the_leader_waits_until_the_scripts_have_ended(scene: Scene) -> None:
     assert scene.loop.coordinator.lost == frozenset()
     assert (found := scene.log.status()) is not None
     assert (found.over, found.lost) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "limit_s", "who"),
+    [(RuntimeError("no answer"), 60.0, "board"), (StoreUnreachable("no answer"), 600.0, "store")],
+)
+def test_a_coordinator_that_is_refused_for_long_ends_with_a_reason(
+    scene: Scene, error: Exception, limit_s: float, who: str
+) -> None:
+    """Its machine then starts again; refusals that pass, or a computer that was asleep, end nothing."""
+    ends_s = scene.clock.now_s + limit_s - 1.0
+    slept = []
+
+    def refuse() -> None:
+        if scene.clock.now_s < ends_s or slept:
+            raise error
+        # One turn goes well, then the computer sleeps.
+        slept.append(scene.clock.now_s)
+        scene.clock.now_s += 3600.0
+
+    scene.board.next_reports = refuse
+    with pytest.raises(
+        CoordinatorRefused, match=rf"nothing for {limit_s:.0f} s, since its {who} refuses \(.*: no answer\)"
+    ):
+        scene.loop.run(lambda: False)
+
+    assert limit_s - 11.0 <= scene.clock.now_s - slept[0] - 3600.0 <= limit_s + 1.0
 
 
 def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import Protocol
 
 from windfall.core.shape_coordinator import ShapeCoordinator
@@ -33,10 +34,19 @@ SILENT_S = 1.0
 """How long no machine reports once all scripts have ended [s]."""
 END_WITHIN_S = 10.0
 """How long machines may take to see that training is over [s]."""
+BOARD, STORE = "board", "store"
+BORNE_S = MappingProxyType({BOARD: 60.0, STORE: 600.0})
+"""How long nothing but refusals is borne [s]: the board is in this process; without the store training runs until a loss."""
+REFUSAL_S = 10.0
+"""The most that one refusal counts: a coordinator that was halted meanwhile was not refused [s]."""
 
 
 class CoordinatorReplaced(WindfallError):
     """Another coordinator has written a layout."""
+
+
+class CoordinatorRefused(WindfallError):
+    """Every turn of a coordinator was refused for long."""
 
 
 class ShapeBoard(Protocol):
@@ -86,6 +96,7 @@ class ShapeCoordinatorLoop:
         self._dismissed: frozenset[str] = frozenset()
         self._numbers: dict[str, int] = {}
         self._silent_since_s = 0.0
+        self._turned_s, self._refused_s = float(ports.clock.now()), {BOARD: 0.0, STORE: 0.0}
 
     @property
     def layout(self) -> ShapeLayout:
@@ -97,6 +108,7 @@ class ShapeCoordinatorLoop:
 
         Raises:
             CoordinatorReplaced: another coordinator has written one.
+            CoordinatorRefused: the board or the store refused each turn for long.
         """
         clock = self._ports.clock
         thread = threading.Thread(target=self._look_at_store, name="store of shapes", daemon=True)
@@ -114,11 +126,26 @@ class ShapeCoordinatorLoop:
             thread.join(END_WITHIN_S)
 
     def _guarded_turn(self) -> None:
-        """Have a turn; what the store or the board refuses now is done in the next one."""
+        """Have a turn; what the store or the board refuses now is done in the next one.
+
+        Raises:
+            CoordinatorReplaced: another coordinator has written a layout.
+            CoordinatorRefused: the last turn that was not refused is long ago.
+        """
+        began_s, self._turned_s = self._turned_s, self._ports.clock.now()
         try:
             self.turn()
-        except (StoreError, OSError, RuntimeError):
+        except (StoreError, OSError, RuntimeError) as error:
             self._shown = None
+            who = STORE if isinstance(error, StoreError) else BOARD
+            self._refused_s[who] += min(self._turned_s - began_s, REFUSAL_S)
+            if self._refused_s[who] > BORNE_S[who]:
+                raise CoordinatorRefused(
+                    f"the coordinator could do nothing for {BORNE_S[who]:.0f} s, since its {who} refuses "
+                    f"({type(error).__name__}: {error}): its machine starts again"
+                ) from error
+        else:
+            self._refused_s = {BOARD: 0.0, STORE: 0.0}
 
     def turn(self) -> None:
         """Take in reports, and write the next layout if there is one.
