@@ -262,7 +262,7 @@ def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: El
     if not log.write_layout(layout):
         raise CoordinatorReplaced(f"another coordinator has written record {layout.record}")
     planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)
-    coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), clock.now())
+    coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), clock.now(), log.trained_in(layout.term))
     ports = ShapeLoopPorts(board, log, lambda: newest_checkpoint(store), clock)
     return ShapeCoordinatorLoop(coordinator, planner, ports, stored)
 

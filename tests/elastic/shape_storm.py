@@ -30,12 +30,13 @@ from windfall.shape_layout import ShapeLayout, ShapeReport
 
 TURNS_MAX = 40_000
 PATIENCE = ShapePatience(
-    lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, paused_after_s=300.0, listen_s=900.0
+    lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, paused_after_s=300.0, listen_s=4000.0
 )
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40
 MACHINES = 8
 NOTICE_S = 2400.0
+STATUS_RATE = 0.1
 
 
 class ShapeStorm:
@@ -53,6 +54,7 @@ class ShapeStorm:
         self.turns, self.born, self.now_s = 0, 0, 0.0
         self.network = Network(finished=self._finished, send=self._send)
         self.late: list[Callable[[], object]] = []
+        self.status = (0, 0)
         self.log = [first_layout(0)]
         self.coordinator: ShapeCoordinator | None = self._coordinator(self.log[0])
         self.known_redone = self.reported = 0
@@ -65,7 +67,8 @@ class ShapeStorm:
             self._add(False)
 
     def _coordinator(self, layout: ShapeLayout) -> ShapeCoordinator:
-        return ShapeCoordinator(layout, self._choose, PATIENCE, self.now_s)
+        term, step = self.status
+        return ShapeCoordinator(layout, self._choose, PATIENCE, self.now_s, step if term == layout.term else 0)
 
     def _add(self, reliable: bool) -> None:
         self.born += 1
@@ -188,10 +191,12 @@ class ShapeStorm:
             layout = taken_by_next_shape_coordinator(self.log[-1])
             self.log.append(layout)
             self.coordinator = self._coordinator(layout)
-            # It has not heard what was trained on machines that are lost.
-            self.reported = layout.base
+            # Of what was trained on machines that are lost it knows what the status says.
+            self.reported = self.coordinator.trained
             self.tally["a coordinator followed"] += 1
             return
+        if self.rng.random() < STATUS_RATE:
+            self.status = (self.log[-1].term, self.reported)
         layout = self.coordinator.next(self.now_s, self.network.newest_stored())
         if layout is None:
             return

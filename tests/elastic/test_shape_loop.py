@@ -100,7 +100,8 @@ class Scene:
     def started(self, layout: ShapeLayout) -> ShapeCoordinatorLoop:
         """A coordinator of a layout."""
         planner = ShapePlanner(8, (), None, self.clock.now_s)
-        coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), self.clock.now_s)
+        trained = self.log.trained_in(layout.term)
+        coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), self.clock.now_s, trained)
         return ShapeCoordinatorLoop(
             coordinator, planner, ShapeLoopPorts(self.board, self.log, lambda: self.stored, self.clock)
         )
@@ -204,6 +205,54 @@ def test_a_coordinator_that_follows_changes_nothing(scene: Scene) -> None:
     scene.board.newest["a"] = replace(scene.board.newest["a"], number=99, coordinator=1, leaving=True)
     with pytest.raises(CoordinatorReplaced, match=f"another coordinator has written record {before.record + 1}"):
         old.turn()
+
+
+def test_after_a_change_of_coordinator_a_missed_machine_is_lost_once_its_peers_have_found_it(scene: Scene) -> None:
+    """The leader, with the backup, and one of three that train are lost at once: seen after five seconds, not after sixty."""
+    scene.all_say("r1", "a", "b", "c", stopped=True)
+    scene.all_say("r1", "a", "b", "c", stopped=False, held=((0, 6, 3),), trained=3)
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    assert scene.log.write_layout(scene.layout)
+    scene.all_say("a", stopped=True, broken=("b", "c"))
+    scene.wait(3.0, "a")
+    # One that a peer missed had only given up by itself.
+    scene.all_say("c", stopped=True, broken=("b",))
+    scene.wait(4.5, "a", "c")
+    assert scene.loop.coordinator.lost == frozenset()
+    scene.wait(1.0, "a", "c")
+    assert scene.loop.coordinator.lost == {"r1", "b"}
+
+
+def test_after_a_change_of_coordinator_a_machine_that_no_peer_misses_is_waited_for(scene: Scene) -> None:
+    """It trains, and has only not found the new coordinator yet."""
+    scene.trained()
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    assert scene.log.write_layout(scene.layout)
+    scene.all_say("r1", "a")
+    scene.wait(55.0, "r1", "a")
+
+    assert scene.loop.coordinator.lost == frozenset()
+
+
+def test_what_a_coordinator_before_knew_to_be_trained_is_counted_when_it_is_redone(scene: Scene) -> None:
+    """The machine that trained step 4 is lost together with the coordinator; the status in the store says that it was."""
+    scene.trained()
+    scene.all_say("r1", "a", held=((0, 6, 3),), trained=3)
+    scene.board.say("b", scene.layout, held=((0, 6, 4),), trained=4)
+    scene.loop.turn()
+    scene.loop.write_status(scene.clock.now_s)
+
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    assert scene.log.write_layout(scene.layout)
+    scene.loop.write_status(scene.clock.now_s)
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    assert scene.log.write_layout(scene.layout)
+    scene.all_say("r1", "a")
+    scene.wait(70.0, "r1", "a")
+    scene.all_say("r1", "a", stopped=True)
+
+    assert (scene.layout.step, scene.layout.redone) == (3, 1)
+    assert "steps taken back: 1" in scene.layout.because
 
 
 def test_a_stored_last_step_is_the_end(scene: Scene) -> None:

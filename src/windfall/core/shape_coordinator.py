@@ -22,7 +22,7 @@ class ShapePatience(Struct, frozen=True):
         broken_lost_after_s: the same of one to which another's connection broke [s].
         paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
         listen_s: how long a coordinator that starts waits for machines that the layout names, which train without it: they must
-            first be told where it is [s].
+            first be told where it is [s].  Once all but some that others miss have found it, these are lost as silent ones.
     """
 
     lost_after_s: float = 5.0
@@ -40,14 +40,17 @@ class ShapeCoordinator:
         choose: the policy for shapes.
         patience: with machines.
         now_s: a monotonic time [s].
+        trained: the newest step of the layout's term that a coordinator before this one knew of: who trained it may be lost.
 
     Attributes:
         layout: the newest.
     """
 
-    def __init__(self, layout: ShapeLayout, choose: Chooser, patience: ShapePatience, now_s: float) -> None:
+    def __init__(
+        self, layout: ShapeLayout, choose: Chooser, patience: ShapePatience, now_s: float, trained: int = 0
+    ) -> None:
         self.layout = layout
-        self._choose, self._patience = choose, patience
+        self._choose, self._patience, self._trained = choose, patience, trained
         # Others may hold states too, which no layout names any more while all wait.
         self._listens_until_s = now_s + (patience.lost_after_s if layout.coordinator > 1 else 0.0)
         self._reports: dict[str, ShapeReport] = {}
@@ -56,6 +59,7 @@ class ShapeCoordinator:
         if layout.backup is not None:
             # It is often lost together with the coordinator before; to miss it wrongly costs no step.
             self._awaited_s[layout.backup] = now_s + min(patience.reliable_lost_after_s, patience.listen_s)
+        self._missed: tuple[frozenset[str], float] = (frozenset(), now_s)
         self._lost: set[str] = set()
         self._decided_s = now_s
         self._dismissed: set[str] = set()
@@ -74,6 +78,13 @@ class ShapeCoordinator:
     def dismissed(self) -> frozenset[str]:
         """Machines that left, as they were to, and are not missed."""
         return frozenset(self._dismissed)
+
+    @property
+    def trained(self) -> int:
+        """The newest step of the layout's term that is trained, as far as is known."""
+        layout = self.layout
+        known = [one.trained for one in self._reports.values() if one.term == layout.term]
+        return max([layout.base, self._trained, *known])
 
     def there(self) -> tuple[ShapeReport, ...]:
         """Return the reports of machines that are not lost, the longest-running machine first."""
@@ -117,16 +128,19 @@ class ShapeCoordinator:
 
     def written(self, layout: ShapeLayout) -> None:
         """Take in that a layout is in the log."""
+        if layout.term != self.layout.term:
+            self._trained = 0
         self.layout = layout
 
     def _facts(self, stored: int) -> ShapeFacts:
-        return ShapeFacts(self._reports, self.lost, stored)
+        return ShapeFacts(self._reports, self.lost, stored, self._trained)
 
     def _count_pause(self, now_s: float) -> None:
         """Take in how long this coordinator itself has done nothing."""
         pause_s, self._decided_s = now_s - self._decided_s, now_s
         if pause_s > self._patience.paused_after_s:
             self._listens_until_s += pause_s
+            self._missed = (self._missed[0], min(self._missed[1] + pause_s, now_s))
             for since in (self._reported_s, self._awaited_s):
                 for name in since:
                     since[name] = (
@@ -134,14 +148,8 @@ class ShapeCoordinator:
                     )
 
     def _silent(self, now_s: float) -> set[str]:
-        patience = self._patience
-        broken = {
-            name
-            for report in self._reports.values()
-            if report.machine not in self._lost and report.term == self.layout.term
-            for name in report.broken
-        }
-        silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s}
+        patience, broken = self._patience, self._broken()
+        silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s} | self._not_found(now_s, broken)
         for name, reported_s in self._reported_s.items():
             limit_s = patience.reliable_lost_after_s if self._reports[name].reliable else patience.lost_after_s
             if name in broken:
@@ -151,3 +159,31 @@ class ShapeCoordinator:
         for name in silent:
             self._awaited_s.pop(name, None)
         return silent
+
+    def _broken(self) -> frozenset[str]:
+        """Return the machines to which another's connection broke."""
+        term, lost = self.layout.term, self._lost
+        reports = [one for one in self._reports.values() if one.machine not in lost and one.term == term]
+        return frozenset(name for one in reports for name in one.broken)
+
+    def _not_found(self, now_s: float, broken: frozenset[str]) -> frozenset[str]:
+        """Return the machines that have not found this coordinator, though all others have for long, and that are missed.
+
+        Who gave up a step closes its connections, so that a peer misses it though it lives: it is given time to say so.  The
+        backup, which is often lost together with the coordinator before, is missed once others hold each layer.
+        """
+        missed = frozenset(
+            name for name in self._awaited_s if name in broken or (name == self.layout.backup and self._held())
+        )
+        if missed != self._awaited_s.keys():
+            missed = frozenset()
+        if missed != self._missed[0]:
+            self._missed = (missed, now_s)
+        return missed if now_s - self._missed[1] > self._patience.lost_after_s else frozenset()
+
+    def _held(self) -> bool:
+        """Whether machines that are there hold each layer, of whatever step."""
+        there = self.there()
+        held = {layer for one in there for first, end, _ in one.held for layer in range(first, end)}
+        layers = max([0, *(one.layers for one in there)])
+        return 0 < layers <= len(held)

@@ -61,11 +61,13 @@ class ShapeFacts(Struct, frozen=True):
         reports: the newest of each machine, to this coordinator; those of lost ones too.
         lost: machines that are lost for ever.
         stored: the newest step that is whole in the store; 0 for none.
+        trained: the newest step of the layout's term that coordinators before this one knew of; 0 for none.
     """
 
     reports: Mapping[str, ShapeReport]
     lost: frozenset[str]
     stored: int
+    trained: int = 0
 
     def there(self) -> tuple[ShapeReport, ...]:
         """Return the reports of machines that are not lost, the longest-running machine first."""
@@ -175,7 +177,7 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
         return _waiting(layout, facts, because) if layout.stages else None
     there = facts.there()
     step, whole = newest_whole(there, facts.stored)
-    trained = max([step, *(one.trained for one in facts.reports.values() if one.term == layout.term)])
+    trained = max([step, facts.trained, *(one.trained for one in facts.reports.values() if one.term == layout.term)])
     # A checkpoint may be of steps that were taken back, and trained again: it is never mixed with what machines hold.
     held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
     taken_back = f"; steps taken back: {trained - step}" if trained > step else ""

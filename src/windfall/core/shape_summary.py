@@ -26,7 +26,7 @@ def shape_status(coordinator: ShapeCoordinator, stored: int, at: WallTime, rate:
         pipelines=0 if layout.stop else layout.pipelines,
         stages=0 if layout.stop else layout.stages,
         cut=layout.cut,
-        step=newest_step(coordinator),
+        step=coordinator.trained,
         steps=max([0, *(report.steps for report in there)]),
         steps_per_s=rate,
         redone=layout.redone,
@@ -48,12 +48,6 @@ def with_point(history: tuple[ShapePoint, ...], point: ShapePoint) -> tuple[Shap
     seen = (point.pipelines, point.stages, point.machines)
     same = last is not None and seen == (last.pipelines, last.stages, last.machines)
     return history if same or point.machines < point.pipelines * point.stages else (*history, point)
-
-
-def newest_step(coordinator: ShapeCoordinator) -> int:
-    """Return the newest step that is trained, as far as is known."""
-    layout = coordinator.layout
-    return max([layout.base, *(one.trained for one in coordinator.there() if one.term == layout.term)])
 
 
 def _machine(report: ShapeReport, layout: ShapeLayout) -> ShapeMachineStatus:

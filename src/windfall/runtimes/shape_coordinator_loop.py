@@ -13,7 +13,7 @@ from typing import Protocol
 
 from windfall.core.shape_coordinator import ShapeCoordinator
 from windfall.core.shape_planner import ShapePlanner
-from windfall.core.shape_summary import newest_step, shape_status, with_point
+from windfall.core.shape_summary import shape_status, with_point
 from windfall.errors import StoreError, WindfallError
 from windfall.ports import Clock
 from windfall.runtimes.shape_log import ShapeLog
@@ -201,7 +201,7 @@ class ShapeCoordinatorLoop:
 
     def write_status(self, now_s: float) -> None:
         """Write what training is doing, and how its shape and machines have changed; raises a `StoreError`."""
-        step = newest_step(self.coordinator)
+        step = self.coordinator.trained
         if self._rate and step < self._rate[-1][1]:
             self._rate.clear()
         self._rate.append((now_s, step))

@@ -85,6 +85,15 @@ class ShapeLog:
         except ValueError as error:
             raise LogDamaged(f"{shape_records.STATUS_KEY} cannot be read: {error}") from None
 
+    def trained_in(self, term: int) -> int:
+        """Return the newest step of a term that a status has told of; 0 if none has, or it cannot be read."""
+        try:
+            status = self.status()
+        except LogDamaged:
+            # For people alone; no coordinator may fail by it.
+            return 0
+        return status.step if status is not None and status.term == term else 0
+
     def write_history(self, points: tuple[ShapePoint, ...]) -> None:
         """Write the history over the last one."""
         self._store.put(shape_records.HISTORY_KEY, shape_records.history_to_bytes(points))
