@@ -126,7 +126,7 @@ class ShapeReport(Struct, frozen=True):
         stopped: it has given up its step, and waits for a layout; what it holds does not change.
         held: (first layer, end, step) of the states that it has whole, newest last; none that was taken back.
         trained: the newest step that it has finished in this term; its base if none.
-        broken: machines to which its connection broke in this layout.
+        broken: machines to one of which its connection broke in this layout; in a sum over all it is not known to which.
         steps: with which training ends; 0 while not known.
         micro_batches: of a step; 0 while not known.
         step_s: mean time of its newest steps [s].

@@ -77,6 +77,21 @@ def test_a_loss_takes_at_most_one_step_back(reference: tuple[dict[int, float], s
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
+def test_who_meets_a_broken_sum_names_all_that_were_in_it(tmp_path: Path) -> None:
+    """Torch does not say whose connection broke; the coordinator sees which of them is silent, and need not wait for long."""
+    with fleet(tmp_path / "run", steps=10_000, wait_s=WAIT_S, deterministic=False) as machines:
+        machines.start("a", "b", "c")
+        machines.begin(3, 1, ["a", "b", "c"])
+        machines.wait_step(["a", "b", "c"], 3)
+        machines.kill("c")
+        machines.wait(["a", "b"], lambda report: report.stopped)
+
+        named = [one for report in map(machines.report, ("a", "b")) if report is not None for one in report.broken]
+        assert "c" in named
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
 def test_a_layout_that_says_stop_ends_a_step_that_hangs(
     reference: tuple[dict[int, float], str], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ class ShapePatience(Struct, frozen=True):
     Attributes:
         lost_after_s: a machine is lost then [s].
         reliable_lost_after_s: the same of a reliable one [s].
-        broken_lost_after_s: the same of one to which another's connection broke [s].
+        broken_lost_after_s: the same of one to which another's connection may have broken [s].
         paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
         listen_s: how long a coordinator that starts waits for machines that the layout names, which train without it: they must
             first be told where it is [s].  Once all but some that others miss have found it, these are lost as silent ones.

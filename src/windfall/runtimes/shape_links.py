@@ -36,21 +36,21 @@ class LinkBroken(Exception):
 
     Args:
         words: what happened.
-        peer: the machine at the other end, if it is known.
+        peers: machines at the other end; of a sum it is one of them, and torch does not say which.
     """
 
-    def __init__(self, words: str, peer: str | None = None) -> None:
+    def __init__(self, words: str, peers: Sequence[str] = ()) -> None:
         super().__init__(words)
-        self.peer = peer
+        self.peers = tuple(peers)
 
 
 @contextmanager
-def _broken(what: str, peer: str | None = None) -> Iterator[None]:
+def _broken(what: str, peers: Sequence[str]) -> Iterator[None]:
     """Turn torch's errors into `LinkBroken`; what they say differs from peer to peer."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise LinkBroken(f"{what}: {error}", peer) from None
+        raise LinkBroken(f"{what}: {error}", peers) from None
 
 
 class Links:
@@ -80,6 +80,7 @@ class Links:
     ) -> None:
         self.machines = tuple(machines)
         self._rank = self.machines.index(machine)
+        self._others = tuple(one for one in self.machines if one != machine)
         self._aborted = False
         self._sent: list[tuple[int, Any, Any]] = []
         self._group: Any = None
@@ -95,7 +96,7 @@ class Links:
             try:
                 found.append(_new_group(store, self._rank, len(self.machines), address, cuda=self._cuda))
             except (RuntimeError, ValueError) as error:
-                found.append(LinkBroken(f"no connection to {', '.join(self.machines)}: {error}"))
+                found.append(LinkBroken(f"no connection to {', '.join(self._others)}: {error}", self._others))
 
         # In a thread: while a peer is missing it cannot be interrupted, only left behind.
         threading.Thread(target=make, daemon=True).start()
@@ -134,13 +135,13 @@ class Links:
     def send(self, value: Any, to: str, tag: int, about: int = -1) -> None:
         """Begin to send a tensor whose form the receiver knows; it must not be changed before `sent`."""
         self.check()
-        with _broken(f"sending to {to}", to):
+        with _broken(f"sending to {to}", (to,)):
             self._sent.append((about, self._group.send([value], self.machines.index(to), tag), value))
 
     def receive(self, value: Any, source: str, tag: int) -> Any:
         """Fill a tensor with what a machine sends, and return it."""
         self.check()
-        with _broken(f"receiving from {source}", source):
+        with _broken(f"receiving from {source}", (source,)):
             self._group.recv([value], self.machines.index(source), tag).wait(_WAIT_S)
         self.check()
         return value
@@ -150,7 +151,7 @@ class Links:
         for one in list(self._sent):
             if about is None or one[0] == about:
                 self.check()
-                with _broken("sending"):
+                with _broken("sending", self._others):
                     one[1].wait(_WAIT_S)
                 self._sent = [other for other in self._sent if other is not one]
 
@@ -199,7 +200,7 @@ class Links:
             return
         options = dist.AllreduceOptions()
         options.reduceOp, options.timeout = kind, _WAIT_S
-        with _broken("a sum over all machines"):
+        with _broken("a sum over all machines", self._others):
             self._group.allreduce([value], options).wait(_WAIT_S)
         self.check()
 

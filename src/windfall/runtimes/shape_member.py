@@ -442,7 +442,7 @@ class ShapeMember:
 
     def give_up(self, broken: LinkBroken) -> None:
         """Give up a step: report what is held, and wait for a layout that says from which step all continue."""
-        lost = (broken.peer,) if broken.peer is not None and not self._alarm.is_set() else ()
+        lost = () if self._alarm.is_set() else broken.peers
         if self._watch is not None and not self._alarm.is_set():
             self._watch.post(broken_key(version_of(self._making)), b"1")
         self._close()
