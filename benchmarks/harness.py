@@ -10,6 +10,10 @@ SPREAD_MAX = 0.15
 """Where the yardstick itself spreads further, by its quartiles over its median, nothing can be said; pairs may differ."""
 
 
+class Skipped(Exception):
+    """A benchmark cannot be measured here; says why."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A pair to be measured.
