@@ -45,7 +45,11 @@ ADAPTERS = (
         "windfall.paramserver",
         ("connect", "wrap", "Server", "Turn"),
     ),
-    ("Training on machines that come and go. [How to](../howto/elastic.md).", "windfall.elastic", ("Model", "wrap", "load")),
+    (
+        "Training on machines that come and go. [How to](../howto/elastic.md).",
+        "windfall.elastic",
+        ("Model", "wrap", "load"),
+    ),
 )
 HEAD = "<!-- Made by docs/build.py from {source}: change it there, then `make docs`. -->\n\n"
 
