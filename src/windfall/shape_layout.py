@@ -9,7 +9,8 @@ layout before have heard of it, which each step's vote tells them, and leave aft
 states that they hold, which do not change until the next layout.  A machine that meets a broken connection to another one that
 trains does so by itself.
 **Begin.**  A layout with `step` begins a term: all that it names go to that step, by what they hold and what is moved.
-**Wait.**  A layout without stages is not trained: all stop, after the same step if it is planned, and report `stopped`.
+**Wait.**  A layout without stages is not trained: all stop, after the same step if it is planned, and report `stopped`.  What
+it moves to the store is saved, of the last step; if it begins a term, of the term's base.
 
 **Terms.**  A machine keeps the number of its term.  Whatever layout it sees, if the layout's term is the next one, it drops the
 states that are newer than the layout's `base`, which were taken back; if it has missed a whole term, it drops all that it has.
@@ -28,7 +29,8 @@ from windfall.structs import Struct, Tagged
 
 VERSION = 1
 STORE = ""
-"""Name of a source that is not a machine: the checkpoint of that step in the run's store; of step 0 the first values."""
+"""Name of what is not a machine: as a source the checkpoint of that step in the run's store, of step 0 the first values; as a
+target a checkpoint."""
 
 
 class StagePlace(Tagged, frozen=True):
@@ -50,7 +52,7 @@ class StateMove(Tagged, frozen=True):
     Attributes:
         first, end: of the layers, as in `range`.
         source: machine that sends it; `STORE` if none does.
-        target: machine that gets it.
+        target: machine that gets it; `STORE` if it is saved, while all wait.
     """
 
     first: int

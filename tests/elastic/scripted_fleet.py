@@ -150,6 +150,12 @@ class ScriptedFleet:
             term=old.term, base=old.base, backup=old.backup,
         )  # fmt: skip
 
+    def rest(self, step: int, saves: Sequence[StateMove]) -> ShapeLayout:
+        """Write a layout in which all wait at a step, which some save."""
+        return self.write(
+            pipelines=0, stages=0, cut=(), places=(), moves=tuple(saves), step=None, term=self._term + 1, base=step
+        )
+
     def over(self) -> None:
         """Write that training is over."""
         self.write(pipelines=0, stages=0, cut=(), places=(), moves=(), step=None, term=self._term, base=0, over=True)
@@ -205,12 +211,16 @@ class ScriptedFleet:
     def finish(self, names: Sequence[str], steps: int) -> None:
         """Let the training come to its end."""
         self.wait_step(names, steps)
-        end_s = time.monotonic() + WITHIN_S
-        while self.stored() < steps:
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        self.wait_stored(steps)
         self.over()
         self.join()
+
+    def wait_stored(self, step: int) -> None:
+        """Wait until a step is whole in the store."""
+        end_s = time.monotonic() + WITHIN_S
+        while self.stored() < step:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
 
     def common_step(self, names: Sequence[str]) -> int:
         """Return the newest step of which these machines together hold all layers, and each that trained a state."""

@@ -135,7 +135,7 @@ class ElasticMachine:
             for layer, states in self.layers.items()
             if (kept := {step: history for step, history in states.items() if step <= newest})
         }
-        self.term, self.trained = layout.term, layout.base
+        self.term, self.trained, self.at = layout.term, layout.base, layout.base
         self.stopped = False
         self.broken.clear()
         self.arrived.clear()
@@ -160,8 +160,19 @@ class ElasticMachine:
         if self.current is not None or (self.backs_up and not self.stopped):
             self.planned = layout
         else:
-            self._stop()
-            self.made = layout.version
+            self._rest(layout)
+
+    def _rest(self, layout: ShapeLayout) -> None:
+        """Stop, and save what a layout that waits says."""
+        self._stop()
+        self.made = layout.version
+        self.trained = max(self.trained, self.at)
+        asked = [move for move in layout.moves if move.source == self.name and move.target == STORE]
+        wanted = [layer for move in asked for layer in range(move.first, move.end)]
+        part = {layer: self.layers[layer][self.at] for layer in wanted if self.at in self.layers.get(layer, {})}
+        step, term = self.at, self.term
+        if part and step:
+            self.network.send(lambda: self.network.save(step, term, part))
 
     def _follow(self, layout: ShapeLayout) -> None:
         """Take in a planned layout."""
@@ -322,20 +333,17 @@ class ElasticMachine:
         assert self.current is not None
         mine = self.current.layers(self.name)
         self.outbox = {layout.version: {layer: self.layers[layer][self.at] for layer in mine}}
-        if not layout.stages:
-            self._save(self.current, always=True)
         self.current = self.planned = None
         if layout.layers(self.name):
             self._make(layout)
         elif layout.stages:
             self.made = layout.version
         else:
-            self._stop()
-            self.made = layout.version
+            self._rest(layout)
 
-    def _save(self, layout: ShapeLayout, *, always: bool = False) -> None:
+    def _save(self, layout: ShapeLayout) -> None:
         """Write this machine's part of a checkpoint, where there is no backup that does."""
-        if layout.backup is None and (always or self.at % self.save_every == 0 or self.at == STEPS):
+        if layout.backup is None and (self.at % self.save_every == 0 or self.at == STEPS):
             part = {layer: self.layers[layer][self.at] for layer in layout.layers(self.name)}
             step, term = self.at, self.term
             self.network.send(lambda: self.network.save(step, term, part))
@@ -373,9 +381,7 @@ class ElasticMachine:
         if (former and former[0].ends == (self.at, layout.version)) or all(
             one.state == "dead" or one.stopped for one in sending
         ):
-            self._store()
-            self._stop()
-            self.made = layout.version
+            self._rest(layout)
 
     def _store(self) -> None:
         states = {layer: states[self.at] for layer, states in self.layers.items()}

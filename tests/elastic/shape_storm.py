@@ -26,7 +26,7 @@ from windfall.core.shape_decisions import (
     taken_by_next_shape_coordinator,
 )
 from windfall.models.shapes import IDLE, all_shapes
-from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_layout import STORE, ShapeLayout, ShapeReport
 
 TURNS_MAX = 40_000
 PATIENCE = ShapePatience(
@@ -214,12 +214,12 @@ class ShapeStorm:
         if layout.stages and not layout.stop:
             placed = [place.machine for place in layout.places]
             demand(len(set(placed)) == len(placed) == layout.pipelines * layout.stages, f"one place each: {layout}")
-        if layout.step is not None:
+        if layout.term != before.term:
             self._check_begin(layout)
 
     def _check_begin(self, layout: ShapeLayout) -> None:
-        assert layout.step is not None
-        lost = max(0, self.newest - layout.step)
+        """Check a layout that begins a term, also one that waits at a step which is saved."""
+        lost = max(0, self.newest - layout.base)
         if self._survives():
             demand(
                 lost <= 1, f"at most one step is redone while each layer has a replica or the backup: {lost}, {layout}"
@@ -229,19 +229,20 @@ class ShapeStorm:
             self.tally["a stage was lost with all that had it"] += 1
         if self.gentle:
             demand(not lost, f"nothing is redone after notices in time: {layout}")
-        self.known_redone += max(0, self.reported - layout.step)
-        self.reported = layout.step
+        self.known_redone += max(0, self.reported - layout.base)
+        self.reported = layout.base
         demand(
             layout.redone == self.known_redone, f"what is reported and redone is counted: {layout}, {self.known_redone}"
         )
-        from_store = any(move.source == "" for move in layout.moves)
+        from_store = any(move.source == STORE for move in layout.moves)
+        self.tally["all waited while a step was saved"] += not layout.stages
         if from_store:
             self.bases.clear()
-            self.tally["all went to a checkpoint"] += bool(layout.step)
+            self.tally["all went to a checkpoint"] += bool(layout.base)
         else:
-            self.bases = {term: min(base, layout.step) for term, base in self.bases.items()}
-            self.bases[layout.term] = layout.step
-        self.newest, self.running = layout.step, None
+            self.bases = {term: min(base, layout.base) for term, base in self.bases.items()}
+            self.bases[layout.term] = layout.base
+        self.newest, self.running = layout.base, None
 
     def _survives(self) -> bool:
         """Whether each stage of the layout that was trained last has a machine, or the backup is there."""

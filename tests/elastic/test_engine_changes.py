@@ -8,6 +8,7 @@ import pytest
 
 from tests.elastic.elastic_script import SAMPLES
 from tests.elastic.scripted_fleet import ScriptedFleet, alone, fleet
+from windfall.shape_layout import STORE, StateMove
 
 STEPS = 16
 WAIT_S = 0.02
@@ -171,3 +172,31 @@ def test_training_begins_again_at_a_checkpoint(reference: tuple[dict[int, float]
 
         check(machines, reference)
         assert redone(machines) == 0
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_what_is_trained_outlives_all_machines_that_wait(
+    reference: tuple[dict[int, float], str], tmp_path: Path
+) -> None:
+    """Two stages stop after a loss and save what they have in common; all are killed, and another machine trains on."""
+    with fleet(tmp_path / "run", steps=STEPS, wait_s=WAIT_S) as machines:
+        machines.start("a", "b", "c")
+        machines.begin(1, 3, ["a", "b", "c"])
+        machines.wait_step(["a", "b", "c"], 3)
+        machines.plan(3, 1, ["a", "b", "c"])
+        machines.wait_step(["a", "b", "c"], 5)
+        machines.kill("c")
+        left = ["a", "b"]
+        machines.wait(left, lambda report: report.stopped)
+        step = machines.common_step(left)
+        machines.rest(step, [StateMove(0, 4, "a", STORE), StateMove(4, 6, "b", STORE)])
+        machines.wait_made(left)
+        machines.wait_stored(step)
+        machines.kill("a", "b")
+        machines.start("d")
+        machines.begin(1, 1, ["d"], step=step, gone=["a", "b", "c"])
+        machines.finish(["d"], STEPS)
+
+        check(machines, reference)
+        assert redone(machines) <= 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from windfall.errors import LogDamaged
+from windfall.errors import LogDamaged, StoreUnreachable
 from windfall.runtimes.shape_layers import layers_of
+from windfall.runtimes.shape_member import MemberTerms, ShapeMember
 from windfall.runtimes.shape_states import HeldStates, LayerState, captured, install, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, newest_checkpoint, save_layers, stored_step
 from windfall.storage.object_stores import open_store
@@ -126,3 +128,34 @@ def test_a_checkpoint_counts_once_all_layers_of_a_term_are_there(tmp_path: Path)
     assert newest_checkpoint(objects) == 7
     assert stored_step(objects, 5) is None
     assert stored_step(objects, 6) is not None
+
+
+class Refusing:
+    """A store that does not answer for some writes."""
+
+    def __init__(self, folder: Path, refusals: int) -> None:
+        self._store, self.refusals = open_store(str(folder)), refusals
+
+    def put(self, key: str, data: bytes) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise StoreUnreachable("no answer")
+        self._store.put(key, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_what_is_saved_while_all_wait_is_saved_again_if_the_store_refuses(tmp_path: Path) -> None:
+    """Until it answers; once the wait is over nothing is tried any more."""
+    store: Any = Refusing(tmp_path, 2)
+    member = ShapeMember(held_at(3), None, MemberTerms({"layers": 2}, 9, 0, False, "cpu"), store)
+    member.step = 3
+    over = threading.Event()
+    over.set()
+
+    member.save([0, 1], whole=False, until=over)
+    member.close()
+    assert (store.refusals, newest_checkpoint(store)) == (1, 0)
+    member.save([0, 1], whole=True, until=threading.Event())
+    assert newest_checkpoint(store) == 3

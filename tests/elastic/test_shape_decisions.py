@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from windfall.core.shape_decisions import ShapeChoice, ShapeFacts, ShapeMoment, first_layout, next_shape_layout
-from windfall.models.shapes import Shape
-from windfall.shape_layout import STORE, ShapeReport
+from windfall.core.shape_decisions import (
+    ShapeChoice,
+    ShapeFacts,
+    ShapeMoment,
+    first_layout,
+    is_at_rest,
+    next_shape_layout,
+    released,
+)
+from windfall.models.shapes import IDLE, Shape
+from windfall.shape_layout import STORE, ShapeLayout, ShapeReport, StagePlace, StateMove
+from windfall.structs import replace
 
 
 def _stopped(machine: str, held: tuple[tuple[int, int, int], ...], *, trained: int = 0) -> ShapeReport:
@@ -47,3 +56,92 @@ def test_the_end_is_when_the_last_step_is_stored() -> None:
     assert layout is not None
     assert layout.over
     assert next_shape_layout(layout, facts, _two_stages) is None
+
+
+def _idle(moment: ShapeMoment) -> ShapeChoice:
+    del moment
+    return ShapeChoice(IDLE, "too few machines")
+
+
+def _trained(*, stop: bool) -> ShapeLayout:
+    """Two stages of two layers, on a and b, in term 1, with a backup."""
+    places = (StagePlace(0, 0, "a"), StagePlace(0, 1, "b"))
+    return replace(
+        first_layout(0), record=5, version=5, term=1, pipelines=1, stages=2, cut=(0, 2, 4), places=places, stop=stop, backup="r"
+    )  # fmt: skip
+
+
+def _reports(layout: ShapeLayout, *reports: ShapeReport) -> dict[str, ShapeReport]:
+    return {one.machine: replace(one, layout=layout.version, term=layout.term, coordinator=1) for one in reports}
+
+
+def test_what_survives_a_loss_is_saved_while_all_wait() -> None:
+    """Without the backup the last machine may go only once the store has the step; until then no other layout follows."""
+    a = _stopped("a", ((0, 4, 7), (0, 4, 8)), trained=8)
+    b, new = _stopped("b", ((2, 4, 6), (2, 4, 7)), trained=7), replace(_stopped("r2", ()), reliable=True)
+    stopped = _trained(stop=True)
+    gone = frozenset({"r"})
+
+    waiting = next_shape_layout(stopped, ShapeFacts(_reports(stopped, a, b, new), gone, 0), _idle)
+
+    assert waiting is not None
+    assert (waiting.stages, waiting.stop, waiting.step, waiting.term, waiting.base) == (0, False, None, 2, 8)
+    assert waiting.moves == (StateMove(0, 4, "a", STORE),)
+    at = [replace(one, held=held, trained=8) for one, held in ((a, ((0, 4, 8),)), (b, ()), (new, ()))]
+    leaving = ShapeFacts(_reports(waiting, replace(at[0], leaving=True), *at[1:]), gone, 0)
+    assert next_shape_layout(waiting, leaving, _idle) is None
+    assert not released(waiting, leaving)
+    assert not is_at_rest(waiting, leaving)
+    stored = replace(leaving, stored=8)
+    assert next_shape_layout(waiting, stored, _idle) is None
+    assert released(waiting, stored) == {"a"}
+    assert is_at_rest(waiting, stored)
+
+
+def test_a_step_is_saved_by_others_if_the_machine_that_saves_it_is_lost() -> None:
+    """Before all wait the backup saves; it is lost, and the stages have another step in common than the one it had."""
+    planned = next_shape_layout(
+        _trained(stop=False),
+        ShapeFacts(
+            _reports(
+                _trained(stop=False),
+                replace(_stopped("a", ((0, 2, 8),), trained=8), stopped=False),
+                replace(_stopped("b", ((2, 4, 8),), trained=8), stopped=False),
+                replace(_stopped("r", ((0, 4, 7),), trained=7), stopped=False, reliable=True),
+            ),
+            frozenset(),
+            0,
+        ),
+        _idle,
+    )
+    assert planned is not None
+    assert (planned.moves, planned.left, planned.term) == ((StateMove(0, 4, "r", STORE),), ("a", "b"), 1)
+    reports = _reports(
+        planned,
+        _stopped("a", ((0, 2, 8), (0, 2, 9)), trained=9),
+        _stopped("b", ((2, 4, 8), (2, 4, 9)), trained=9),
+        replace(_stopped("r", ((0, 4, 9),), trained=9), reliable=True),
+    )
+    assert next_shape_layout(planned, ShapeFacts(reports, frozenset(), 0), _idle) is None
+
+    again = next_shape_layout(planned, ShapeFacts(reports, frozenset({"r"}), 0), _idle)
+
+    assert again is not None
+    assert (again.term, again.base, again.redone) == (2, 9, 0)
+    assert again.moves == (StateMove(0, 2, "a", STORE), StateMove(2, 4, "b", STORE))
+    behind = {**reports, "r": replace(reports["r"], held=((0, 4, 8),), trained=8)}
+    other = next_shape_layout(planned, ShapeFacts(behind, frozenset(), 0), _idle)
+    assert other is not None
+    assert other.base == 9
+
+
+def test_a_machine_that_saves_another_step_than_all_have_saves_it_again() -> None:
+    """One finished a step that another one gave up: it saves that, and then the one that both have, after going back."""
+    moves = (StateMove(0, 2, "a", STORE), StateMove(2, 4, "b", STORE))
+    waiting = replace(_trained(stop=False), pipelines=0, stages=0, cut=(), places=(), backup=None, moves=moves)
+    a, b = _stopped("a", ((0, 2, 8), (0, 2, 9)), trained=9), _stopped("b", ((2, 4, 7), (2, 4, 8)), trained=8)
+
+    again = next_shape_layout(waiting, ShapeFacts(_reports(waiting, a, b), frozenset(), 0), _idle)
+
+    assert again is not None
+    assert (again.term, again.base, again.redone, again.moves) == (2, 8, 1, moves)

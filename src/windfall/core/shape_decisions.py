@@ -8,7 +8,8 @@ A machine that sees a layout makes itself so; what the kinds of layouts mean is 
   backup is at most one step behind: so at most one step is redone as long as each layer has a replica or the backup.
 - **Plan** if the machines that can train, their notices or the policy ask for another shape, or the backup for another machine:
   all change after the same step, and nothing is redone.  One change at a time: the next waits until all have made this one.
-- **Wait** if there are too few machines for any shape.
+- **Wait** if there are too few machines for any shape.  What is trained goes to the store then: a layout that waits says who
+  saves which layers, and is followed by another one as long as the newest step is not stored, and no machine is saving it.
 
 Source: Parcae (NSDI 2024).
 """
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from windfall.models.migrations import even_cut
 from windfall.models.shapes import IDLE, Shape
 from windfall.policies.shapes.stage_placement import Sources, StageGrid, moves_to, place_stages
-from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_layout import STORE, ShapeLayout, ShapeReport, StateMove
 from windfall.structs import Struct, replace
 
 
@@ -134,9 +135,61 @@ def _next(layout: ShapeLayout, facts: ShapeFacts, because: str) -> ShapeLayout:
 
 
 def _waiting(layout: ShapeLayout, facts: ShapeFacts, because: str) -> ShapeLayout:
-    left = tuple(place.machine for place in layout.places)
-    found = replace(_next(layout, facts, because), stop=False, pipelines=0, stages=0, cut=(), places=(), left=left)
+    """Return the layout in which all wait."""
+    found = replace(_next(layout, facts, because), stop=False, pipelines=0, stages=0, cut=(), places=(), left=())
     return replace(found, backup=_backup(layout, facts))
+
+
+def _saved_by(layout: ShapeLayout, facts: ShapeFacts) -> tuple[StateMove, ...]:
+    """Return who saves the last step before all wait: the backup, or else the machines of the first pipeline."""
+    if layout.backup is not None and not _backup_lacks(layout, facts):
+        return (StateMove(0, layout.cut[-1], layout.backup, STORE),)
+    first = [place for place in layout.places if place.pipeline == 0]
+    return tuple(StateMove(layout.cut[one.stage], layout.cut[one.stage + 1], one.machine, STORE) for one in first)
+
+
+def _resting(layout: ShapeLayout, facts: ShapeFacts, because: str) -> ShapeLayout | None:
+    """Return the layout in which all that have stopped wait; None: they do, and the newest step is stored, or being saved.
+
+    All go to that step first, so that what is saved is of one step.
+    """
+    step, _ = newest_whole(facts.there(), facts.stored)
+    if step > facts.stored and (layout.stop or not _is_being_saved(layout, facts, step)):
+        lost = _taken_back(layout, facts, step)
+        found = replace(_waiting(layout, facts, because), moves=_saves(facts, step), term=layout.term + 1, base=step)
+        return replace(found, redone=layout.redone + lost)
+    return _waiting(layout, facts, because) if layout.stages else None
+
+
+def _saves(facts: ShapeFacts, step: int) -> tuple[StateMove, ...]:
+    """Return who saves the layers of a step, which are all there: machines that stay, and reliable ones, before others."""
+    there = sorted(facts.there(), key=lambda one: (one.leaving, not one.reliable))
+    held = [(one.machine, newest_held(one.held, step)) for one in there]
+    found: list[StateMove] = []
+    for layer in range(_layers(there)):
+        source = next(machine for machine, layers in held if layer in layers)
+        if found and found[-1].source == source:
+            found[-1] = StateMove(found[-1].first, layer + 1, source, STORE)
+        else:
+            found.append(StateMove(layer, layer + 1, source, STORE))
+    return tuple(found)
+
+
+def _is_being_saved(layout: ShapeLayout, facts: ShapeFacts, step: int) -> bool:
+    """Return whether those that were asked to save have each layer of a step, are at that step, and are there."""
+    there = {one.machine: one for one in facts.there()}
+    saved: set[int] = set()
+    for move in layout.moves:
+        one = there.get(move.source)
+        if move.target == STORE and one is not None and one.trained == step:
+            saved |= newest_held(one.held, step) & set(range(move.first, move.end))
+    return len(saved) >= _layers(facts.there())
+
+
+def _taken_back(layout: ShapeLayout, facts: ShapeFacts, step: int) -> int:
+    """Return how many steps of this term, as far as is known, are taken back if all go to a step."""
+    known = [one.trained for one in facts.reports.values() if one.term == layout.term]
+    return max([step, facts.trained, *known]) - step
 
 
 # ------------------------------------------------------------------------------------------------------- a loss, and after it
@@ -146,7 +199,8 @@ def _trouble(layout: ShapeLayout, facts: ShapeFacts) -> str:
     """Return why a layout cannot be trained, or not be made; empty if it can."""
     needed = {place.machine for place in layout.places}
     if not _made(layout, facts):
-        needed |= {*layout.left, *(move.source for move in layout.moves if move.target != layout.backup)}
+        sources = {move.source for move in layout.moves if move.target not in (layout.backup, STORE)}
+        needed |= {*layout.left, *sources}
     gone = sorted(needed & facts.lost)
     if gone:
         return f"lost: {', '.join(gone)}"
@@ -174,15 +228,15 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
         return replace(_next(layout, facts, trouble), stop=True) if trouble else None
     shape, because = _choice(layout, facts, choose)
     if shape == IDLE:
-        return _waiting(layout, facts, because) if layout.stages else None
+        return _resting(layout, facts, because)
     there = facts.there()
     step, whole = newest_whole(there, facts.stored)
-    trained = max([step, facts.trained, *(one.trained for one in facts.reports.values() if one.term == layout.term)])
+    lost = _taken_back(layout, facts, step)
     # A checkpoint may be of steps that were taken back, and trained again: it is never mixed with what machines hold.
     held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
-    taken_back = f"; steps taken back: {trained - step}" if trained > step else ""
+    taken_back = f"; steps taken back: {lost}" if lost else ""
     found = _placed(layout, facts, shape, Sources(held, _last(facts), not whole), f"{because}{taken_back}")
-    return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + trained - step)
+    return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + lost)
 
 
 def newest_whole(reports: Sequence[ShapeReport], stored: int) -> tuple[int, bool]:
@@ -221,7 +275,8 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
         return None
     shape, because = _choice(layout, facts, choose)
     if shape == IDLE:
-        return _waiting(layout, facts, because)
+        left = tuple(place.machine for place in layout.places)
+        return replace(_waiting(layout, facts, because), left=left, moves=_saved_by(layout, facts))
     leaving = [one.machine for one in facts.there() if one.leaving and layout.layers(one.machine)]
     if shape == shape_of(layout):
         backup = _backup(layout, facts)

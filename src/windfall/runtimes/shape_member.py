@@ -25,6 +25,8 @@ from windfall.wire.shape_files import StoredStep
 MOVE = 8
 """Tag of messages."""
 _LOOK_S = 0.002
+SAVE_AGAIN_S = 1.0
+"""Between two tries to save what no other machine may have [s]."""
 ALONE = "alone"
 FIRST_VALUES = "first values of the layers"
 CHECKPOINT = "the training that wrote the checkpoint"
@@ -104,6 +106,7 @@ class ShapeMember:
         self._trained_first = True
         self._stored: StoredStep | None = None
         self._saving: threading.Thread | None = None
+        self._wait_over = threading.Event()
         self._not_saved: WindfallError | None = None
         self._step_s: list[float] = []
 
@@ -140,6 +143,8 @@ class ShapeMember:
         if self.backup is not None and not layout.stop and layout.step is None:
             self.backup.leave()
         self._close()
+        self._wait_over.set()
+        self._wait_over = threading.Event()
         self._making = layout
         self._alarm.clear()
         self._see_term(layout)
@@ -178,16 +183,14 @@ class ShapeMember:
             self.held.forget_first_values()
 
     def _wait_in(self, layout: ShapeLayout) -> None:
-        """Do nothing in a layout."""
-        was = self.stage if self.layout is not None and self.layout.backup is None else None
-        saves = self.layout is not None and (
-            self.layout.backup == self.machine or (was is not None and was.pipeline == 0)
-        )
-        numbers = [number for number in range(len(self.held.layers)) if self.held.has(number, self.step)]
+        """Do nothing in a layout, but save what it says."""
         self._stopped, self.layout, self.stage = True, layout, None
         self._update(stopped=True, layout=layout.version, term=self._term, held=self.held.ranges(), trained=self.step)
-        if saves and not layout.stop and self.step > 0:
-            self.save(numbers, whole=False)
+        mine = [move for move in layout.moves if move.source == self.machine and move.target == STORE]
+        numbers = [number for move in mine for number in range(move.first, move.end)]
+        numbers = [number for number in numbers if self.held.has(number, self.step)]
+        if numbers and self.step > 0:
+            self.save(numbers, whole=False, until=self._wait_over)
 
     def _meet(self, layout: ShapeLayout, everybody: Sequence[str], *, was_there: bool) -> None:
         """Connect to the other machines of a layout, and get what this one lacks."""
@@ -395,12 +398,13 @@ class ShapeMember:
         every = self._terms.save_every
         return step > 0 and (step == self._terms.steps or (every > 0 and step % every == 0))
 
-    def save(self, numbers: Sequence[int], *, whole: bool) -> None:
+    def save(self, numbers: Sequence[int], *, whole: bool, until: threading.Event | None = None) -> None:
         """Put layers into the store, in the background.
 
         Args:
             numbers: of the layers.
             whole: wait until they are there.
+            until: try again until this is set; None: once.
 
         Raises:
             StoreError: they could not be saved, and `whole` was asked for.
@@ -415,11 +419,16 @@ class ShapeMember:
         step, term, layers = self.step, self._term, len(self.held.layers)
 
         def save() -> None:
-            try:
-                put()
-            except WindfallError as error:
-                # The next checkpoint may be possible again; the last one must be.
-                self._not_saved = error
+            while True:
+                try:
+                    put()
+                    self._not_saved = None
+                except WindfallError as error:
+                    # The next checkpoint may be possible again; the last one must be.
+                    self._not_saved = error
+                    if until is not None and not until.wait(SAVE_AGAIN_S):
+                        continue
+                return
 
         def put() -> None:
             save_layers(
@@ -462,6 +471,7 @@ class ShapeMember:
     def close(self) -> None:
         """End."""
         self._close()
+        self._wait_over.set()
         if self._saving is not None:
             self._saving.join()
         if self._watch is not None:

@@ -61,7 +61,7 @@ class ElasticJob(Struct, frozen=True):
         lookahead: intervals that a plan looks ahead; None: as far as counts of machines last.
         reliable: machines that cannot be preempted; the first has the coordinator and keeps the state.
         profile: of the model's layers; None: not known.
-        save_every: steps from one checkpoint in the store to the next; 0: only the last, and those before all wait.
+        save_every: steps from one checkpoint in the store to the next; 0: only the last, and the newest while all wait.
         script: settings that the script reads.
     """
 
