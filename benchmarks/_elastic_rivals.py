@@ -68,10 +68,10 @@ def torchft_replica(lighthouse: str, folder: str, rank: int, wait_s: float, batc
         inner.load_state_dict(state["optimizer"])
 
     manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=30)), min_replica_size=1, load_state_dict=load,
+        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)), min_replica_size=1, load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         replica_id=f"replica{rank}", store_addr="localhost", store_port=store.port, rank=0, world_size=1,
-        lighthouse_addr=lighthouse, hostname="localhost", timeout=timedelta(seconds=30),
+        lighthouse_addr=lighthouse, hostname="localhost", timeout=timedelta(seconds=10),
     )  # fmt: skip
     parallel = torchft.DistributedDataParallel(manager, model)
     optimizer = importlib.import_module("torchft.optim").OptimizerWrapper(manager, inner)
