@@ -33,6 +33,7 @@ from windfall.runtimes.shape_coordinator_loop import (
 )
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_node import BoardLost, PlaceFile, ShapeScript, TcpBoard, started
+from windfall.runtimes.shape_output import ShapeOutput
 from windfall.runtimes.shape_store import newest_checkpoint
 from windfall.shape_status import ShapeFailure
 from windfall.storage.object_stores import open_store
@@ -142,8 +143,9 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
     machine.inform_script(assignment)
     environ = user_environment(os.environ) | QUIET | {environment.ELASTIC: machine.place.path}
     script: ShapeScript | None = None
+    output = ShapeOutput(machine.store, machine.request.machine, machine.clock)
     try:
-        script = ShapeScript(machine.request.argv, machine.request.cwd, environ)
+        script = ShapeScript(machine.request.argv, machine.request.cwd, environ, output.take)
         code = _watched(machine, script, leader)
         if code != EXIT_DONE:
             return code
@@ -161,6 +163,7 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
     finally:
         if script is not None:
             script.end()
+        output.close()
         if leader is not None:
             leader.end()
     machine.status.release(Outcome.DONE)

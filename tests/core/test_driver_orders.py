@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.core.fleet_story import LARGE, LARGE_B, Fleet
+from tests.core.fleet_story import FIRM, LARGE, LARGE_B, Fleet
 from windfall import fleet
 from windfall.core import driver
 from windfall.core.replay import replay
 from windfall.events import SetTimer
 from windfall.fleet import JobPhase, MachineStatus
-from windfall.jobs import BuyingLimits, Injection
+from windfall.jobs import BuyingLimits, Injection, RuntimeSpec
 from windfall.market import MachineEndCause, MachineLifecycle, Refusal
 from windfall.models.injection import lifetime_s
 from windfall.structs import replace
-from windfall.terms import NoticeLevel, Outcome
+from windfall.terms import NoticeLevel, Outcome, Reliability
 
 
 def test_an_unanswered_order_is_asked_again_never_doubled() -> None:
@@ -208,6 +208,21 @@ def test_the_injector_takes_each_machine_at_its_draw() -> None:
     job.answers(job.orders[0]).runs("m2", after=20.0)
     second = job.now + lifetime_s(injection, 0, 2)
     assert job.state.units["m2"].preempt_at == second
+
+
+def test_the_injector_spares_machines_that_cannot_be_preempted() -> None:
+    """A rehearsal takes what the market could take: of an elastic training the node, and not the reliable machine."""
+    elastic = RuntimeSpec("elastic", {"nodes": 1, "reliable": 1})
+    job = Fleet(LARGE, FIRM, runtime=elastic, injection=Injection((90.0,), 7))
+    for order in job.orders:
+        job.answers(order)
+    reliable = next(name for name, one in job.machines.items() if one.reliability is Reliability.RELIABLE)
+    (node,) = set(job.machines) - {reliable}
+
+    job.runs(reliable, node, after=20.0)
+
+    assert job.state.units[node].preempt_at is not None
+    assert job.state.units[reliable].preempt_at is None
 
 
 def test_lives_taken_by_the_injector_are_censored_in_the_pool() -> None:

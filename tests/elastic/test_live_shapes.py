@@ -83,6 +83,9 @@ def test_a_machine_is_killed_and_the_result_is_the_same_to_the_bit(rig: Rig) -> 
     assert (found.step, found.checkpoint, found.over) == (STEPS, STEPS, True)
     assert found.redone <= 1
     assert found.term >= 2
+    printed = rig.say("logs", job_id).splitlines()
+    assert [line.partition(": ")[2] for line in printed if "step 150:" in line], printed
+    assert not any(line.startswith(f"{victim.rpartition('-')[0]}: step 150") for line in printed)
     alone = submit(rig, "alone", nodes=1)
     assert rig.ended(alone)["exit_code"] == 0
     assert digests(rig, "three") == digests(rig, "alone")

@@ -376,7 +376,8 @@ def inject(reference: str, state: Path | None, *, notice: str, notice_s: float |
         view = run_reference.find(client, reference)
         machines = [machine for slot in view.details.get("slots", ()) for machine in slot["machines"]]
         training = [machine for machine in machines if machine["status"] == "training"]
-        chosen = next(iter(training or machines), None)
+        # Of a job that has both, a machine that cannot be preempted would prove little.
+        chosen = min(training or machines, key=lambda machine: machine["reliability"] == "reliable", default=None)
         if chosen is None:
             raise Misuse(f"{view.job_id} has no machine to preempt: {view.message}")
         client.preempt(view.job_id, chosen["machine_id"], notice_s)

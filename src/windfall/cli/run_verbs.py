@@ -175,6 +175,9 @@ def logs(
         tier_verbs.print_failures(tiers)
         return 0
     if (shapes := shape_verbs.find_shapes(url)) is not None:
+        for data in _output(object_stores.open_reader(absolute_url(url)), set()):
+            sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         shape_verbs.print_failures(shapes)
         return 0
     reader, _ = open_run(url, may_start=True)

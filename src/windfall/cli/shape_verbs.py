@@ -109,4 +109,4 @@ def print_failures(shapes: OpenShapes) -> None:
     for number in range(1, shapes.record.failures + 1):
         failure = shapes.log.failure(number)
         if failure is not None:
-            print(f"{failure.machine}: {plain(failure.message)}")
+            print(f"{failure.machine} failed: {plain(failure.message)}")

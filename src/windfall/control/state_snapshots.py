@@ -34,7 +34,7 @@ ROWS = 1000
 """Rows after which a snapshot is made."""
 REPLAY_S = Seconds(0.5)
 """A snapshot is made sooner if the reducer has taken this long since the last one [s]."""
-REDUCER = 2
+REDUCER = 3
 """To be raised if the driver's reducer treats the same state or rows differently: older snapshots are then ignored."""
 _DIGEST_BYTES = 16
 _NO_SEQUENCE = 0

@@ -38,7 +38,7 @@ from windfall.market import Machine, MachineEndCause, MachineLifecycle, Offer, R
 from windfall.models.injection import lifetime_s
 from windfall.policies.acquisition import ranking
 from windfall.structs import Struct, replace
-from windfall.terms import Instant, NoticeLevel
+from windfall.terms import Instant, NoticeLevel, Reliability
 
 PROMISE_S = 120.0
 """How long a promised machine may be missing from listings [s]: providers list new machines with a delay."""
@@ -170,8 +170,10 @@ def _runs(turn: FleetTurn, unit: TrackedMachine) -> None:
     running_at = Instant(turn.now - age_s)
     turn.change(allocations=turn.state.allocations.add(max(running_at - unit.ordered_at, 0.0)))
     injection, preempt_at = turn.job.injection, None
-    if injection is not None and unit.slot is not None:
-        preempt_at = Instant(running_at + lifetime_s(injection, turn.slots[unit.slot].number, unit.ordinal))
+    slot = None if unit.slot is None else turn.slots[unit.slot]
+    # A machine that cannot be preempted is not, in a rehearsal either.
+    if injection is not None and slot is not None and slot.need.reliability is not Reliability.RELIABLE:
+        preempt_at = Instant(running_at + lifetime_s(injection, slot.number, unit.ordinal))
     unit = turn.set_unit(unit, running_at=running_at, preempt_at=preempt_at)
     if unit.state in {MachineState.PROMISED, MachineState.PENDING}:
         turn.become(unit, MachineState.BOOTING)

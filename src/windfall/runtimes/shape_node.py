@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -22,6 +22,8 @@ from windfall.shape_layout import ShapeLayout, ShapeReport
 
 NAMES_EVERY = 10
 """Turns of the coordinator from one look for machines that it does not know to the next."""
+LINE_BYTES_MAX = 1 << 16
+"""What is kept of a line of stderr [bytes]."""
 END_WITHIN_S = 5.0
 """How long a script may take to end once it is asked to."""
 
@@ -76,36 +78,46 @@ class TcpBoard:
 
 
 class ShapeScript:
-    """The user's script, in a process group of its own; its output is the machine's.
+    """The user's script, in a process group of its own; its output is the machine's, and handed on.
 
     Args:
         argv: its command.
         folder: in which it runs.
         environ: its environment.
+        printed: called with 1 or 2, for stdout or stderr, and what was written there; with nothing at its end.
 
     Attributes:
-        last_line: the last line that it wrote to stderr, for the error should it fail.
+        last_line: the last line that is not empty and that it wrote to stderr, for the error should it fail.
 
     Raises:
         Misuse: it cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str], folder: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], folder: str, environ: Mapping[str, str], printed: Callable[[int, bytes], None]
+    ) -> None:
         self.last_line = ""
+        self._printed = printed
         try:
             self._process = subprocess.Popen(
-                argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
-            )
+                argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                process_group=0,
+            )  # fmt: skip
         except OSError as error:
             raise Misuse(f"cannot start `{' '.join(argv)}`: {error}") from None
-        self._reader = threading.Thread(target=self._pass_on_stderr, daemon=True)
-        self._reader.start()
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        streams = ((1, self._process.stdout), (2, self._process.stderr))
+        self._readers = [threading.Thread(target=self._pass_on, args=one, daemon=True) for one in streams]
+        for reader in self._readers:
+            reader.start()
 
     def code(self) -> int | None:
         """Return its exit code, less than 0 for the signal that has killed it; None while it runs."""
         code = self._process.poll()
         if code is not None:
-            self._reader.join(END_WITHIN_S)
+            for reader in self._readers:
+                reader.join(END_WITHIN_S)
         return code
 
     def end(self) -> None:
@@ -120,12 +132,17 @@ class ShapeScript:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def _pass_on_stderr(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            os.write(2, line)
-            text = line.decode("utf-8", "replace").strip()
-            self.last_line = text or self.last_line
+    def _pass_on(self, number: int, stream: IO[bytes]) -> None:
+        part = b""
+        with stream:
+            while data := os.read(stream.fileno(), 1 << 16):
+                os.write(number, data)
+                self._printed(number, data)
+                if number == 2:
+                    *lines, part = (part + data)[-LINE_BYTES_MAX:].split(b"\n")
+                    texts = [line.decode("utf-8", "replace").strip() for line in (*lines, part)]
+                    self.last_line = next(filter(None, reversed(texts)), self.last_line)
+        self._printed(number, b"")
 
 
 class PlaceFile:

@@ -11,6 +11,7 @@ spool/<term>/00000001.jsonl             the journal of a term in numbered segmen
 output/<term>/00000001                  the script's output in numbered segments
 output/<term>/00000001-<node>           its output on another machine of the generation
 output/00000000/<machine>               output of the job's setup on a machine of a controlled job
+output/shapes/<milliseconds>-<machine>  output of an elastic training's script on a machine, in the order of time
 inbox/<nonce>.json                      messages to the holder of the run (stop, inject, estimates)
 machines/<machine>/report.json          newest report of a machine of a controlled job (the mailbox)
 machines/<machine>/directive.json       newest directive of the controller to it
@@ -93,6 +94,11 @@ def output_key(term: int, segment: int, node: int = 0) -> str:
 def setup_output_key(machine_id: str) -> str:
     """Return the key of the setup's output on one machine; it sorts before the output of all terms."""
     return f"output/{0:08d}/{machine_id}"
+
+
+def shape_output_key(at_ms: int, machine_id: str) -> str:
+    """Return the key of what an elastic training's script printed on a machine until a moment [ms since 1970]."""
+    return f"output/shapes/{at_ms:014d}-{machine_id}"
 
 
 def inbox_key(nonce: str) -> str:
