@@ -11,8 +11,8 @@ sums, the backup and the coordinator are real (`_elastic_fleet`).  The pairs:
 
 **torchft and Ray Train.**  `BENCH_RIVALS` names a Python that has them, which may have an environment of its own
 (`pip install 'ray[train]' torchft-nightly`, with this torch); without it, or where it lacks one, that pair is skipped, and
-says so.  torchft's heartbeat is 1 s, its timeouts those of its example.  Ray starts all four again from a checkpoint, so its end is the
-first step of all new ones.  Both train the same model on the same batch.
+says so.  torchft's heartbeat is 1 s, its timeouts those of its example.  Ray starts all four again from a checkpoint, so its
+end is the first step of all new ones.  Both train the same model on the same batch.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from windfall.core.shape_planner import ShapePlanner
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED, Misuse, StoreError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
+from windfall.linux.machine_memory import usable_gib
 from windfall.linux.random_names import new_nonce
 from windfall.notices.relay import RelayedNotices
 from windfall.policies.layout import shape_rules
@@ -45,6 +46,7 @@ TURN_S = Seconds(0.05)
 """Between two looks at the script, the assignment and notices [s]."""
 STORE_EVERY_S = 1.0
 """Between two looks at the run's store [s]."""
+BYTES_PER_GIB = float(1 << 30)
 QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 """Variables without which torch writes at length about each machine that goes."""
 
@@ -68,6 +70,7 @@ class ShapeMachine:
         self.log = ShapeLog(self.store)
         self.place = PlaceFile(os.path.join(folder, "place.json"))
         self._started_s = float(self.clock.wall_time())
+        self._memory_bytes = usable_gib() * BYTES_PER_GIB
         self._assignment: Mapping[str, Any] = request.assignment
         self._file = EstimatesFile(request.estimates, self.clock)
 
@@ -104,6 +107,7 @@ class ShapeMachine:
                 "leaving": self.leaving,
                 "url": self.request.url,
                 "settings": dict(self.job.script),
+                "memory_bytes": self._memory_bytes,
             }
         )
 
@@ -267,7 +271,7 @@ def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: El
     planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)
     coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), clock.now(), log.trained_in(layout.term))
     ports = ShapeLoopPorts(board, log, lambda: newest_checkpoint(store), clock)
-    return ShapeCoordinatorLoop(coordinator, planner, ports, stored)
+    return ShapeCoordinatorLoop(coordinator, planner, ports, stored, log.measured())
 
 
 def _log(message: str) -> None:

@@ -17,6 +17,7 @@ from windfall.errors import WindfallError
 from windfall.wire import environment
 
 WIDTH, WORDS, LENGTH, SAMPLES = 16, 11, 6, 56
+WIDE = 256
 
 
 class Words(torch.nn.Module):
@@ -98,6 +99,31 @@ def train(options: Mapping[str, Any]) -> None:
             (folder / f"{name}.error").write_text(str(error))
             return
     (folder / f"{name}.end").write_text(digest(layers))
+
+
+def train_wide(options: Mapping[str, Any]) -> None:
+    """Train wide linear layers on few samples; each update of a layer takes `options["update_s"]` longer."""
+    torch.set_num_threads(1)
+    folder, name = Path(options["folder"]), options["machine"]
+    if "place" in options:
+        os.environ[environment.ELASTIC] = options["place"]
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(WIDE, WIDE) for _ in range(4)] + [torch.nn.Linear(WIDE, 1)]
+
+    class Slow(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            time.sleep(options.get("update_s", 0.0))
+            return super().step(closure)
+
+    inputs = torch.randn(64, WIDE, generator=torch.Generator().manual_seed(9))
+    data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    model = elastic.Model(
+        layers, torch.nn.functional.mse_loss, lambda parameters: Slow(parameters, lr=1e-4), batch=16, micro_batch=2
+    )  # fmt: skip
+    with (folder / f"{name}.steps").open("a") as file:
+        for step, value in model.train(data, options["steps"]):
+            file.write(json.dumps([step, value, [], time.time()]) + "\n")
+            file.flush()
 
 
 def train_wrapped(options: Mapping[str, Any]) -> None:

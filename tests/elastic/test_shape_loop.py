@@ -13,6 +13,7 @@ from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coor
 from windfall.core.shape_planner import ShapePlanner
 from windfall.core.shape_summary import shape_status
 from windfall.errors import StoreUnreachable
+from windfall.policies.layout.shape_rules import job_of
 from windfall.report import shape_page
 from windfall.report.shape_page import ShapeRecord
 from windfall.runtimes.shape_coordinator_loop import (
@@ -24,6 +25,7 @@ from windfall.runtimes.shape_coordinator_loop import (
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_progress import ShapeProgress
 from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_measurements import LayerMeasurement, MachineMeasurement
 from windfall.shape_status import ShapeFailure
 from windfall.storage.object_stores import open_store
 from windfall.structs import replace
@@ -53,6 +55,7 @@ class Board:
         self.newest: dict[str, ShapeReport] = {}
         self.shown: list[ShapeLayout] = []
         self.gone: set[str] = set()
+        self.posts: dict[str, MachineMeasurement] = {}
         self.next_reports: Callable[[], None] = lambda: None
 
     def reports(self) -> Iterable[ShapeReport]:
@@ -68,6 +71,9 @@ class Board:
                     self.say(machine, scene.layout, trained=9)
 
         self.next_reports = report
+
+    def measurements(self) -> Iterable[MachineMeasurement]:
+        return list(self.posts.values())
 
     def publish(self, layout: ShapeLayout) -> None:
         self.shown.append(layout)
@@ -102,9 +108,8 @@ class Scene:
         planner = ShapePlanner(8, (), None, self.clock.now_s)
         trained = self.log.trained_in(layout.term)
         coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), self.clock.now_s, trained)
-        return ShapeCoordinatorLoop(
-            coordinator, planner, ShapeLoopPorts(self.board, self.log, lambda: self.stored, self.clock)
-        )
+        ports = ShapeLoopPorts(self.board, self.log, lambda: self.stored, self.clock)
+        return ShapeCoordinatorLoop(coordinator, planner, ports, known=self.log.measured())
 
     @property
     def layout(self) -> ShapeLayout:
@@ -345,6 +350,59 @@ def test_the_history_has_each_change_of_shape_or_machines_once(scene: Scene) -> 
 
     points = scene.log.history()
     assert [(point.pipelines, point.machines) for point in points] == [(0, 0), (2, 2), (3, 3)]
+
+
+def measure(scene: Scene) -> None:
+    """Both machines post that gradients take long to add up, and layers next to nothing to send."""
+    layers = tuple(LayerMeasurement(0.01, 0.02, 0.0, 8, 8, 1_000_000) for _ in range(6))
+    for machine in ("a", "b"):
+        scene.board.posts[machine] = MachineMeasurement(
+            machine, scene.layout.version, 2, 1, 8, 1, 6, 0, layers, 12_000_000, 2.6, 1e9, ((8, 1e-4), (1 << 18, 0.026))
+        )
+
+
+def test_what_machines_measure_changes_the_shape_and_is_kept(scene: Scene) -> None:
+    """Layers taken to be equal train 2x1; measured gradients of 24 MB at 10 MB/s train 1x2; the next coordinator knows it."""
+    scene.trained()
+    assert (scene.layout.pipelines, scene.layout.stages) == (2, 1)
+    measure(scene)
+    scene.wait(1.0, "r1", "a", "b")
+
+    assert (scene.layout.pipelines, scene.layout.stages) == (1, 2)
+    assert scene.layout.because.startswith("2 machines: 1x2 trains 8.162 samples/s, 2x1 3.077; ")
+    scene.all_say("r1", "a", "b", moved_s=0.4)
+    scene.loop.write_status(scene.clock.now_s)
+    found = scene.log.measured()
+    assert found is not None
+    assert [(one.stages_before, one.stages, one.seconds) for one in found.changes] == [(1, 2, 0.4)]
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    scene.all_say("r1", "a", "b")
+    scene.wait(20.0, "r1", "a", "b")
+    assert (scene.layout.pipelines, scene.layout.stages) == (1, 2)
+
+
+def test_ps_prints_what_was_measured_as_a_block(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The block of a job file is read as the profile that was measured; before all layers are, one sentence says so."""
+    yaml = pytest.importorskip("yaml", reason="yaml is not installed: pip install 'windfall[control]'")
+    url = tmp_path.as_uri()
+    assert main(["ps", url, "--profile"]) == 2
+    assert "is of no elastic training, or has not begun" in capsys.readouterr().err
+    scene.trained()
+    scene.loop.write_status(scene.clock.now_s)
+    assert main(["ps", url, "--profile"]) == 2
+    assert "has measured 0 of its layers until now" in capsys.readouterr().err
+    measure(scene)
+    scene.wait(1.0, "r1", "a", "b")
+    scene.loop.write_status(scene.clock.now_s)
+
+    assert main(["ps", url, "--profile"]) == 0
+    profile = job_of(yaml.safe_load(capsys.readouterr().out)["runtime"]["elastic"]).profile
+    assert profile is not None
+    assert [layer.forward_s for layer in profile.pipeline.layers] == [0.01] * 6
+    assert (profile.pipeline.batch, profile.pipeline.memory_bytes) == (8, 1e9)
+    assert profile.pipeline.link.seconds(1 << 18) == pytest.approx(0.026, rel=0.01)
 
 
 def test_a_picture_shows_the_shapes(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

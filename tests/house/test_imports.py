@@ -27,6 +27,7 @@ WORDS = frozenset(
         "tier_layout",
         "tier_status",
         "shape_layout",
+        "shape_measurements",
         "shape_status",
     }
 )
@@ -51,6 +52,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "bags": (frozenset({"terms", "structs"}), NONE),
     "tier_layout": (frozenset({"structs", "tier_status"}), NONE),
     "shape_layout": (frozenset({"structs"}), NONE),
+    "shape_measurements": (frozenset({"structs"}), NONE),
     "shape_status": (frozenset({"structs", "terms"}), NONE),
     "tier_status": (frozenset({"structs", "terms"}), NONE),
     "market": (frozenset({"terms", "structs"}), NONE),
@@ -118,6 +120,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_samples",
             "runtimes.shape_stage",
             "runtimes.shape_states",
+            "runtimes.shape_times",
             "runtimes.shape_watch",
             "runtimes.shape_wrap",
         ),
@@ -125,7 +128,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "runtimes.shape_node": (WORDS | {"runtimes"}, frozenset({"torch"})),
     "runtimes.shape_coordinator_loop": (
-        WORDS | {"runtimes", "core.shape_coordinator", "core.shape_planner", "core.shape_summary"},
+        WORDS | {"runtimes", "core.shape_coordinator", "core.shape_meter", "core.shape_planner", "core.shape_summary"},
         NONE,
     ),
     "elastic": (

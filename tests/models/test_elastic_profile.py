@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from windfall.errors import Infeasible, Misuse
-from windfall.models.elastic_profile import even_profile, merged, profile_of, training_of
-from windfall.models.pipeline_profile import LayerProfile, step_s
+from windfall.models.elastic_profile import block_of, even_profile, profile_of, training_of
+from windfall.models.pipeline_profile import step_s
 from windfall.models.shape_costs import BoundedCosts
 from windfall.models.shapes import IDLE, Shape
 from windfall.policies.shapes.shape_policy import ShapeSituation, decide
+from windfall.structs import replace
 
 
 def block(**changes: Any) -> dict[str, Any]:
@@ -84,16 +85,16 @@ def test_before_anything_is_measured_layers_are_equal() -> None:
     assert training_of(profile, 4).speeds.best(4) == Shape(4, 1)
 
 
-def test_what_stages_measured_replaces_what_was_assumed() -> None:
-    """Layers 2 and 3 of 9 are measured twice; the last one counts, the others stay."""
-    profile, slow = even_profile(9, 64, 4, 16.0), LayerProfile(1.0, 2.0, 3.0, 4.0, 5.0)
-    fast = LayerProfile(0.1, 0.2, 0.3, 0.4, 0.5)
+def test_a_profile_is_written_as_the_block_that_it_is_read_from() -> None:
+    """Every number, to four digits; what is not known is left out."""
+    whole = profile_of(block(beside_s=0.004, link={"latency_s": 1e-4, "bytes_per_s": 1.1e9}, states=1))
+    bare = profile_of({"batch": 8, "micro_batch": 2, "layers": [{"forward_s": 1, "backward_s": 2, "parameters": 3}]})
 
-    layers = merged(profile, [(2, (slow, slow)), (3, (fast,))]).pipeline.layers
-
-    assert layers == (*profile.pipeline.layers[:2], slow, fast, *profile.pipeline.layers[4:])
-    with pytest.raises(Misuse, match="layers 8 to 9 were measured of a model with 9"):
-        merged(profile, [(8, (slow, slow))])
+    again = profile_of(block_of(whole))
+    assert again.pipeline.link.times_s == pytest.approx(whole.pipeline.link.times_s)
+    assert replace(again, pipeline=replace(again.pipeline, link=whole.pipeline.link)) == whole
+    assert profile_of(block_of(bare)) == bare
+    assert block_of(bare).keys() == {"batch", "micro_batch", "states", "layers"}
 
 
 @pytest.mark.parametrize(

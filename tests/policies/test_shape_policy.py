@@ -52,7 +52,8 @@ def test_the_reason_says_what_is_gained() -> None:
 
     assert gains.shape != gains.adapted
     assert gains.because.startswith(f"12 machines: {gains.shape} trains ")
-    assert f" samples more than {gains.adapted} in the next 60 min" in gains.because
+    assert f" samples/s, {gains.adapted} " in gains.because
+    assert gains.because.endswith(" samples more in the next 60 min")
     assert stays.because.endswith("and no other shape trains more in the next 60 min")
     assert decide(ShapeSituation(Shape(1, 5), 5, 0), COSTS, look_ahead=12).because == (
         "0 machines are too few: the smallest shape needs 1"

@@ -27,7 +27,7 @@ SEED, TRIALS, INTERVALS_MAX = 0, 20, 4_000
 """Of the draws, which a plan can wait for."""
 NO_PROFILE = (
     "samples/s, cost and finish time are unknown without times and sizes of the layers: write them as "
-    "runtime: {elastic: {profile: ...}} (docs/howto/elastic.md, The profile)"
+    "runtime: {elastic: {profile: ...}}; of a training that has run, `windfall ps JOB --profile` prints them"
 )
 NO_WORK = "cost and finish time are unknown without the number of steps: write work: {steps: ...}"
 

@@ -57,7 +57,7 @@ def read_rows(reader: object_stores.Reader) -> tuple[Row, ...]:
     return reader.run(spool_journal.read_journal()).rows
 
 
-def ps(*runs: str, plot: Plot = None, state: StateFolder = None, json_: Json = False) -> None:
+def ps(*runs: str, plot: Plot = None, profile: Switch = False, state: StateFolder = None, json_: Json = False) -> None:
     """List all jobs, or show the status of some jobs or runs.
 
     Example: `windfall ps`
@@ -65,6 +65,7 @@ def ps(*runs: str, plot: Plot = None, state: StateFolder = None, json_: Json = F
     Args:
         runs: jobs by id, id prefix or name (the newest with that name), or URLs of runs.
         plot: of one parameter server or elastic training: also draw it over time to this file (.png or .svg).
+        profile: of one elastic training: print what it has measured of its layers, as a block of a job file.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one JSON object per line.
     """
@@ -72,6 +73,9 @@ def ps(*runs: str, plot: Plot = None, state: StateFolder = None, json_: Json = F
         if len(runs) != 1:
             raise Misuse("--plot draws one training: name one job, or the URL of its run")
         _draw(run_reference.url_of(runs[0], state), plot)
+    if profile:
+        shape_verbs.print_profile(runs, state, json_=json_)
+        return
     urls = tuple(run for run in runs if run_reference.is_url(run))
     names = tuple(run for run in runs if not run_reference.is_url(run))
     if names or not urls:

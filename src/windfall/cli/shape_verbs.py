@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
+from windfall.cli import run_reference
 from windfall.cli.locations import absolute_url
 from windfall.errors import Misuse
+from windfall.extras import install
 from windfall.report import shape_page, shape_plot
 from windfall.report.console import console
 from windfall.report.shape_page import ShapeRecord
@@ -102,6 +105,42 @@ def download(shapes: OpenShapes, url: str, folder: Path, *, json_: bool) -> None
         print(json.dumps({"step": product.step, "tensors": product.tensors, "files": [str(file)]}))
     else:
         print(f"step {product.step}: {product.tensors} tensors, {size_text(product.size_bytes)}: {file}")
+
+
+def print_profile(runs: Sequence[str], state: Path | None, *, json_: bool) -> None:
+    """Print what a training has measured of its layers, as a block of a job file.
+
+    Raises:
+        Misuse: there is not one elastic training, not every layer was measured yet, or numpy is not installed.
+        StoreError: it cannot be read.
+    """
+    if len(runs) != 1:
+        raise Misuse("--profile prints what one training has measured: name one job, or the URL of its run")
+    url = run_reference.url_of(runs[0], state)
+    shapes = find_shapes(url)
+    if shapes is None:
+        raise Misuse(f"--profile: the run at {url} is of no elastic training, or has not begun")
+    found = shapes.log.measured()
+    try:
+        from windfall.models.elastic_profile import block_of  # noqa: PLC0415 - needs numpy, an extra
+        from windfall.models.measured_profile import measured_profile, with_changes  # noqa: PLC0415 - the same
+    except ModuleNotFoundError as error:
+        raise Misuse(
+            f"--profile needs the package {error.name}, which is not installed: {install('control')}"
+        ) from None
+    profile = None if found is None else measured_profile(found)
+    if found is None or profile is None:
+        known = 0 if found is None else sum(one is not None for one in found.layers)
+        raise Misuse(
+            f"--profile: the training at {url} has measured {known} of {len(found.layers) if found is not None else 'its'} "
+            "layers until now: machines say what they measured after their third step of a shape"
+        )
+    block = block_of(with_changes(profile, found.changes))
+    if json_:
+        print(json.dumps(block))
+        return
+    for line in shape_page.block_lines(block):
+        print(line)
 
 
 def print_failures(shapes: OpenShapes) -> None:

@@ -87,7 +87,8 @@ def simulate_shapes(job: Job, folder: Path, given: ShapeNumbers) -> ShapeAnswer:
     asked = shape_rules.job_of(job.runtime.settings)
     if asked.profile is None:
         raise Misuse(
-            "the simulation needs times and sizes of the layers: write them as runtime: {elastic: {profile: ...}}"
+            "the simulation needs times and sizes of the layers: write them as runtime: {elastic: {profile: ...}}; of a "
+            "training that has run, `windfall ps JOB --profile` prints them"
         )
     steps = given.steps or steps_of(job)
     if steps is None:

@@ -1,25 +1,35 @@
 """The policy for shapes as a coordinator asks it: which shapes a model can have, what they train, and what a change costs.
 
-Without a profile all layers are taken to be equal, and to be sent in no time: then pipelines side by side train most, of as few
-stages as are allowed.
+**Layers.**  Those of the job file's profile count; else those that running stages have measured; until each layer was measured
+all are taken to be equal, and to be sent in no time: then pipelines side by side train most, of as few stages as are allowed.
+
+**Changes** cost what they were measured to cost, whatever a profile says.
+
+**Noise.**  Measured times are never twice the same, and shapes may be equally good.  So while no machine comes or goes another
+shape is taken only if it is expected to train more by `LEAST_GAIN`; and one that was trained is judged by its own steps, so
+that a shape that was tried, and is slower than it seemed, is not tried again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from windfall.core.shape_decisions import ShapeChoice, ShapeMoment
 from windfall.errors import Misuse
-from windfall.models.elastic_profile import ElasticProfile, even_profile, training_of
+from windfall.models.elastic_profile import ElasticProfile, ElasticTraining, even_profile, training_of
+from windfall.models.measured_profile import measured_profile, with_changes, with_link_and_memory, with_measured_steps
 from windfall.models.shape_costs import BoundedCosts
 from windfall.models.shapes import IDLE, Shape
-from windfall.policies.shapes.shape_policy import ShapeSituation, decide, look_ahead_of
-from windfall.structs import replace
+from windfall.policies.shapes.shape_policy import ShapeDecision, ShapeSituation, decide, look_ahead_of
+from windfall.shape_measurements import ShapeMeasurements
 
-STEP_S = 1.0
-"""How long a step takes one machine, as long as it is not known [s]."""
-CHANGE_S = 0.5
-"""How long new connections take, as long as it is not known [s]."""
+ANY_STEP_S: Final = 1.0
+"""Of one machine, while no layer was measured: shapes are compared by their ratio, and nothing shows it [s]."""
+LEAST_GAIN: Final = 0.05
+"""What another shape must train more, of what the present one does, while no machine comes or goes."""
+ADOPT_EVERY_S: Final = 10.0
+"""Between two decisions by new measurements [s]."""
 
 
 class ShapePlanner:
@@ -28,12 +38,14 @@ class ShapePlanner:
     Args:
         machines: the most that there can be.
         allowed: shapes, by the job; none: all.
-        profile: of the model's layers; None: not known.
         lookahead: intervals that a plan looks ahead; None: as far as counts last.
         now_s: a monotonic time [s].
+        profile: of the model's layers, by the job; None: it is measured.
 
     Attributes:
+        now_s: a monotonic time [s].
         resting: nothing is to be trained, whatever machines there are.
+        measured: of the training until now; None: nothing.
     """
 
     def __init__(
@@ -49,9 +61,13 @@ class ShapePlanner:
         self._allowed = tuple(shape for shape in allowed if shape.machines <= machines) or None
         self._since_s = self.now_s = now_s
         self.resting = False
+        self.measured: ShapeMeasurements | None = None
+        self._adopted: ShapeMeasurements | None = None
+        self._adopted_s = now_s
         self._count, self._changes = 0, 0
         self._model: tuple[int, int] = (0, 0)
         self._costs: BoundedCosts | None = None
+        self._equal = False
         self._asked: tuple[ShapeMoment, int] | None = None
         self._chosen = ShapeChoice(IDLE, "")
 
@@ -67,7 +83,7 @@ class ShapePlanner:
         if moment.ready != self._count:
             self._changes += self._count > 0
         lookahead = self._lookahead or look_ahead_of(self._changes, self.now_s - self._since_s)
-        if (moment, lookahead) != self._asked:
+        if self._adopts(moment) or (moment, lookahead) != self._asked:
             self._chosen = self._decided(moment, lookahead)
             self._asked, self._count = (moment, lookahead), moment.ready
         return self._chosen
@@ -76,26 +92,67 @@ class ShapePlanner:
         costs = self._costs_of(moment)
         shape = moment.shape if moment.shape in costs.grid.shapes else IDLE
         ready = min(moment.ready, self._machines)
+        same = moment.ready == self._count and shape != IDLE
         decision = decide(
-            ShapeSituation(shape, max(self._count, shape.machines, ready), ready), costs, look_ahead=lookahead
+            ShapeSituation(shape, max(self._count, shape.machines, ready), ready),
+            costs,
+            look_ahead=lookahead,
+            least_gain=LEAST_GAIN if same else 0.0,
         )
-        return ShapeChoice(decision.shape, decision.because)
+        return ShapeChoice(decision.shape, self._because(moment, decision))
+
+    def _because(self, moment: ShapeMoment, decision: ShapeDecision) -> str:
+        if self._equal and decision.shape != IDLE:
+            return f"{moment.ready} machines: {decision.shape}; the layers are not measured yet, and taken to be equal"
+        return decision.because
+
+    # ------------------------------------------------------------------------------------------------ what shapes come to
+
+    def _adopts(self, moment: ShapeMoment) -> bool:
+        """Take over what was measured since, if it is time; return whether there was something."""
+        found = self.measured
+        first = self._adopted is None or (self._equal and self._measured_profile(moment) is not None)
+        if found is None or found is self._adopted or not (first or self.now_s - self._adopted_s >= ADOPT_EVERY_S):
+            return False
+        self._adopted, self._adopted_s, self._costs = found, self.now_s, None
+        return True
 
     def _costs_of(self, moment: ShapeMoment) -> BoundedCosts:
         model = (moment.layers, moment.micro_batches)
         if self._costs is None or model != self._model:
-            training = training_of(self._profile_of(*model), self._machines, self._allowed)
-            self._costs, self._model = BoundedCosts(training.times, training.speeds), model
+            self._model = model
+            training = self._training(moment)
+            self._costs = BoundedCosts(training.times, training.speeds)
         return self._costs
 
-    def _profile_of(self, layers: int, micro_batches: int) -> ElasticProfile:
-        if self._profile is None:
-            return replace(even_profile(layers, max(micro_batches, 1), 1, STEP_S), groups_s=CHANGE_S)
-        pipeline = self._profile.pipeline
-        parts = pipeline.batch // pipeline.micro_batch
-        if len(pipeline.layers) != layers or parts != micro_batches:
+    def _training(self, moment: ShapeMoment) -> ElasticTraining:
+        layers, micro_batches, found = moment.layers, moment.micro_batches, self._adopted
+        changes = found.changes if found is not None else ()
+        self._equal = False
+        if self._profile is not None:
+            self._check(self._profile, layers, micro_batches)
+            profile = with_link_and_memory(self._profile, found) if found is not None else self._profile
+            return training_of(with_changes(profile, changes), self._machines, self._allowed)
+        measured = self._measured_profile(moment)
+        if measured is not None and found is not None:
+            training = training_of(with_changes(measured, changes), self._machines, self._allowed)
+            return with_measured_steps(training, found)
+        self._equal = True
+        even = even_profile(layers, max(micro_batches, 1), 1, ANY_STEP_S)
+        return training_of(with_changes(even, changes), self._machines, self._allowed)
+
+    def _measured_profile(self, moment: ShapeMoment) -> ElasticProfile | None:
+        """Return the profile of what was measured; None while a layer was not, or if it is of another model."""
+        found = self.measured
+        if found is None or len(found.layers) != moment.layers or None in found.layers:
+            return None
+        return measured_profile(found) if found.batch // found.micro_batch == moment.micro_batches else None
+
+    @staticmethod
+    def _check(profile: ElasticProfile, layers: int, micro_batches: int) -> None:
+        parts = profile.pipeline.batch // profile.pipeline.micro_batch
+        if len(profile.pipeline.layers) != layers or parts != micro_batches:
             raise Misuse(
-                f"the profile has {len(pipeline.layers)} layers and {parts} micro-batches, and the script's model has "
+                f"the profile has {len(profile.pipeline.layers)} layers and {parts} micro-batches, and the script's model has "
                 f"{layers} layers and {micro_batches} micro-batches: profile this model, or leave the profile out"
             )
-        return self._profile

@@ -9,9 +9,10 @@ The block is plain data, as `runtime: {elastic: {profile: ...}}` has it, or as a
     layers:                     # in order; times and sizes of one micro-batch
       - {count: 12, forward_s: 0.011, backward_s: 0.022, parameters: 7.1e6, sent_bytes: 3.1e6, held_bytes: 9e7}
     states: 2                   # optimiser's numbers per parameter
+    beside_s: 0.004             # of a step beside passes, sending, sums and the layers' update_s: data, the vote
     start_s: 0.2                # a process; rendezvous_s, build_s, groups_s likewise: where they were measured
 
-Without measured times a change costs its transfers alone.  `merged` makes a block of what running stages measured.
+Without measured times a change costs its transfers alone.  `block_of` writes a profile as such a block.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from windfall.models.shapes import Shape, ShapeSpeeds, all_shapes
 from windfall.structs import Struct
 
 LAYERS_MAX: Final = 10_000
-_LAYER: Final = ("forward_s", "backward_s", "parameters", "sent_bytes", "held_bytes", "count")
+_LAYER: Final = ("forward_s", "backward_s", "parameters", "sent_bytes", "held_bytes", "update_s", "count")
 _TIMES: Final = ("start_s", "rendezvous_s", "build_s", "groups_s")
-_KEYS: Final = ("batch", "micro_batch", "memory_bytes", "link", "layers", "states", *_TIMES)
+_KEYS: Final = ("batch", "micro_batch", "memory_bytes", "link", "layers", "states", "beside_s", *_TIMES)
 _LINK: Final = ("latency_s", "bytes_per_s")
 _GIGA: Final = 1e9
 
@@ -177,6 +178,7 @@ def profile_of(block: object, where: str = "profile") -> ElasticProfile:
             link=_link(link, f"{where}: link"),
             memory_bytes=memory,
             states=_whole(found, "states", where, 2, least=0),
+            beside_s=_number(found, "beside_s", where, 0.0),
         ),
         **{name: _number(found, name, where, 0.0) for name in _TIMES},
     )
@@ -198,24 +200,26 @@ def even_profile(layers: int, batch: int, micro_batch: int, step_s: float) -> El
     return ElasticProfile(PipelineProfile((layer,) * layers, batch, micro_batch, LinkTimes((1.0,), (0.0,)), math.inf))
 
 
-def merged(profile: ElasticProfile, stages: Iterable[tuple[int, Sequence[LayerProfile]]]) -> ElasticProfile:
-    """Return a profile with the layers that stages measured; of one layer the last one in order counts.
+def block_of(profile: ElasticProfile) -> dict[str, Any]:
+    """Return a profile as a block, which `profile_of` reads; what is not known is left out.  Numbers have four digits."""
+    pipeline = profile.pipeline
+    found: dict[str, Any] = {"batch": pipeline.batch, "micro_batch": pipeline.micro_batch, "states": pipeline.states}
+    if math.isfinite(pipeline.memory_bytes):
+        found["memory_bytes"] = _rounded(pipeline.memory_bytes)
+    first_s, last_s = (pipeline.link.seconds(size) for size in (1.0, _GIGA))
+    if last_s > first_s:
+        rate = (_GIGA - 1.0) / (last_s - first_s)
+        found["link"] = {"latency_s": _rounded(max(first_s - 1.0 / rate, 0.0)), "bytes_per_s": _rounded(rate)}
+    times = {"beside_s": pipeline.beside_s, **{name: getattr(profile, name) for name in _TIMES}}
+    found |= {name: _rounded(seconds) for name, seconds in times.items() if seconds}
+    found["layers"] = [
+        {name: _rounded(getattr(layer, name)) for name in _LAYER if name != "count"} for layer in pipeline.layers
+    ]
+    return found
 
-    Args:
-        profile: until now.
-        stages: first layer of each, and its layers.
 
-    Raises:
-        Misuse: a stage has a layer that the model does not have.
-    """
-    layers = list(profile.pipeline.layers)
-    for first, measured in stages:
-        if not 0 <= first <= first + len(measured) <= len(layers):
-            raise Misuse(f"layers {first} to {first + len(measured) - 1} were measured of a model with {len(layers)}")
-        layers[first : first + len(measured)] = measured
-    old = profile.pipeline
-    pipeline = PipelineProfile(tuple(layers), old.batch, old.micro_batch, old.link, old.memory_bytes, old.states)
-    return ElasticProfile(pipeline, profile.start_s, profile.rendezvous_s, profile.build_s, profile.groups_s)
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _layers(row: object, where: str) -> list[LayerProfile]:
@@ -226,7 +230,7 @@ def _layers(row: object, where: str) -> list[LayerProfile]:
     forward_s, backward_s = (_number(found, name, where, 0.0) for name in ("forward_s", "backward_s"))
     if forward_s + backward_s == 0.0:
         raise Misuse(f"{where}: both passes take 0 s: write the measured times of a micro-batch")
-    sizes = (_number(found, name, where, 0.0) for name in ("sent_bytes", "held_bytes", "parameters"))
+    sizes = (_number(found, name, where, 0.0) for name in ("sent_bytes", "held_bytes", "parameters", "update_s"))
     return [LayerProfile(forward_s, backward_s, *sizes)] * count
 
 

@@ -3,7 +3,8 @@
 A batch is divided over D pipelines into m micro-batches each (the last may be smaller, and is charged as a whole one).  Stage s
 of P begins with P - 1 - s forward passes, then alternates forward and backward, so that it holds the activations of at most
 P - s micro-batches.  A pass waits for the neighbour's, and for the time to send it.  After the last pass, replicas add up their
-gradients in a ring, 2 (D - 1) / D of their bytes, and the slowest stage counts.
+gradients in a ring, 2 (D - 1) / D of their bytes, and the slowest stage counts, as it does for the update.  What else a step
+was measured to take is added.
 
     memory of a stage = parameters (1 + states + 1 gradient) 4 bytes + min(P - s, m) activations
 
@@ -34,6 +35,7 @@ class LayerProfile(Struct, frozen=True):
         sent_bytes: output that the next layer reads; its gradient has the same size [bytes].
         held_bytes: activations kept until the backward pass [bytes].
         parameters: numbers that are trained.
+        update_s: once a step: the optimiser, and what else takes longer with more parameters [s].
     """
 
     forward_s: float
@@ -41,6 +43,7 @@ class LayerProfile(Struct, frozen=True):
     sent_bytes: float
     held_bytes: float
     parameters: float
+    update_s: float = 0.0
 
 
 class PipelineProfile(Struct, frozen=True):
@@ -53,6 +56,7 @@ class PipelineProfile(Struct, frozen=True):
         link: between two machines.
         memory_bytes: of one machine [bytes].
         states: optimiser's numbers per parameter.
+        beside_s: what a step takes beside passes, sending and sums of gradients, in every shape [s].
     """
 
     layers: tuple[LayerProfile, ...]
@@ -61,6 +65,7 @@ class PipelineProfile(Struct, frozen=True):
     link: LinkTimes
     memory_bytes: float
     states: int = 2
+    beside_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -111,7 +116,9 @@ def step_s(profile: PipelineProfile, shape: Shape) -> float:
     reduced_bytes = max(sum(layer.parameters for layer in layers) for layers in stages) * PARAMETER_BYTES
     share = 2.0 * (shape.pipelines - 1) / shape.pipelines
     reduce_s = profile.link.seconds(share * reduced_bytes) if shape.pipelines > 1 else 0.0
-    return float(_one_forward_one_backward(forward, backward, send, profile.micro_batches(shape))) + reduce_s
+    passes_s = float(_one_forward_one_backward(forward, backward, send, profile.micro_batches(shape)))
+    update_s = max(sum(layer.update_s for layer in layers) for layers in stages)
+    return passes_s + reduce_s + update_s + profile.beside_s
 
 
 def profiled_speeds(profile: PipelineProfile, shapes: Iterable[Shape]) -> ShapeSpeeds:

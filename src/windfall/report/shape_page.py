@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windfall import codec
@@ -87,6 +87,27 @@ def _machine(machine: ShapeMachineStatus | None) -> str:
         return "(lost)"
     step = f" {machine.step_s * 1000:.0f} ms" if machine.step_s else ""
     return f"{machine.name}{' (leaving)' if machine.leaving else ''}{step}"
+
+
+def block_lines(block: Mapping[str, Any]) -> list[str]:
+    """Return a profile's block as lines of a job file."""
+    found = ["runtime:", "  elastic:", "    profile:"]
+    for key, value in block.items():
+        if key == "layers":
+            found += [f"      {key}:", *(f"        - {_flow(row)}" for row in value)]
+        else:
+            found.append(f"      {key}: {_flow(value) if isinstance(value, Mapping) else _number(value)}")
+    return found
+
+
+def _flow(row: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{name}: {_number(value)}" for name, value in row.items()) + "}"
+
+
+def _number(value: float) -> str:
+    """Write a number as YAML reads it: `1e-05` would be a text there."""
+    text = f"{value:.10g}"
+    return text if "e" not in text or "." in text else text.replace("e", ".0e")
 
 
 def as_json(record: ShapeRecord) -> dict[str, Any]:

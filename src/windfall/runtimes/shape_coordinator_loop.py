@@ -12,18 +12,22 @@ from types import MappingProxyType
 from typing import Protocol
 
 from windfall.core.shape_coordinator import ShapeCoordinator
+from windfall.core.shape_meter import ShapeMeter
 from windfall.core.shape_planner import ShapePlanner
 from windfall.core.shape_summary import shape_status, with_point
 from windfall.errors import StoreError, WindfallError
 from windfall.ports import Clock
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_measurements import MachineMeasurement, ShapeMeasurements
 from windfall.shape_status import ShapePoint
 from windfall.structs import Struct
 from windfall.terms import Seconds
 
 TURN_S = 0.02
 """Between two looks at reports [s]."""
+MEASURED_EVERY_S = 0.25
+"""Between two looks at what machines have measured [s]."""
 STORE_EVERY_S = 0.25
 """Between two looks at the store [s]."""
 STATUS_EVERY_S = 1.0
@@ -56,6 +60,10 @@ class ShapeBoard(Protocol):
         """Return the newest report of each machine."""
         ...
 
+    def measurements(self) -> Iterable[MachineMeasurement]:
+        """Return the newest of what each machine has measured."""
+        ...
+
     def publish(self, layout: ShapeLayout) -> None:
         """Show a layout."""
         ...
@@ -82,13 +90,22 @@ class ShapeCoordinatorLoop:
         planner: chooses shapes.
         ports: what it depends on.
         stored: newest step that is whole in the store.
+        known: what a coordinator before this one has measured; None for nothing.
     """
 
     def __init__(
-        self, coordinator: ShapeCoordinator, planner: ShapePlanner, ports: ShapeLoopPorts, stored: int = 0
+        self,
+        coordinator: ShapeCoordinator,
+        planner: ShapePlanner,
+        ports: ShapeLoopPorts,
+        stored: int = 0,
+        known: ShapeMeasurements | None = None,
     ) -> None:
         self.coordinator, self._planner, self._ports = coordinator, planner, ports
         self._stored = stored
+        self._meter = ShapeMeter(coordinator.layout, known)
+        self._planner.measured = self._kept = known
+        self._measured_s = 0.0
         self._ended = threading.Event()
         self._rate: deque[tuple[float, int]] = deque()
         self._shown: ShapeLayout | None = None
@@ -160,6 +177,7 @@ class ShapeCoordinatorLoop:
             self._shown = self.layout
         for report in ports.board.reports():
             coordinator.take(report, now_s)
+        self._measure(now_s)
         self._planner.now_s = now_s
         stored = self._stored
         layout = coordinator.next(now_s, stored)
@@ -167,12 +185,21 @@ class ShapeCoordinatorLoop:
             if not ports.log.write_layout(layout):
                 raise CoordinatorReplaced(f"another coordinator has written record {layout.record}")
             coordinator.written(layout)
+            self._meter.take_layout(layout)
             ports.board.publish(layout)
             self._shown = layout
         gone = (coordinator.released(stored) | coordinator.lost) - self._dismissed
         if gone:
             ports.board.dismiss(sorted(gone))
             self._dismissed |= gone
+
+    def _measure(self, now_s: float) -> None:
+        """Take in what machines have measured, and how long they took to make the newest layout."""
+        if now_s - self._measured_s >= MEASURED_EVERY_S:
+            self._measured_s = now_s
+            self._meter.take(self._ports.board.measurements())
+        self._meter.take_reports(self.coordinator.reports)
+        self._planner.measured = self._meter.found
 
     def _all_are_silent(self) -> bool:
         """Whether no machine has reported for a while: the scripts have seen the end, and have ended."""
@@ -200,7 +227,7 @@ class ShapeCoordinatorLoop:
                 continue
 
     def write_status(self, now_s: float) -> None:
-        """Write what training is doing, and how its shape and machines have changed; raises a `StoreError`."""
+        """Write what training is doing, what it has measured, and how its shape has changed; raises a `StoreError`."""
         step = self.coordinator.trained
         if self._rate and step < self._rate[-1][1]:
             self._rate.clear()
@@ -212,6 +239,10 @@ class ShapeCoordinatorLoop:
         at = self._ports.clock.wall_time()
         status = shape_status(self.coordinator, self._stored, at, rate)
         self._ports.log.write_status(status)
+        found = self._meter.found
+        if found is not None and found is not self._kept:
+            self._ports.log.write_measured(found)
+            self._kept = found
         if self._history is None:
             # A coordinator before this one may have begun it.
             self._history = self._ports.log.history()

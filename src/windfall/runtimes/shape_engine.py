@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import torch
 
 from windfall.errors import Misuse, WindfallError
@@ -19,10 +19,11 @@ from windfall.runtimes.shape_samples import MicroBatch, SampleOrder, SampleReade
 from windfall.runtimes.shape_stage import StageTerms, TrainedStage, Update, apply_gradient, clip_factor
 from windfall.runtimes.shape_states import HeldStates, Layer, captured
 from windfall.runtimes.shape_watch import ShapeWatch
+from windfall.shape_measurements import MEASURED, LayerMeasurement, MachineMeasurement
 from windfall.structs import Struct
 
-PROFILE_EVERY = 50
-"""Steps between two reports of the layers' times."""
+POST_AT, POST_EVERY = (3, 10), 50
+"""Steps of a layout after which a machine posts what it has measured, and then between two posts."""
 
 
 class TrainSettings(Struct, frozen=True):
@@ -168,6 +169,7 @@ class _Run:
         stage = TrainedStage(self._stage_terms, member.layout, member.stage, member.links, member.replicas)
         checked = BufferCheck(stage.layers)
         member.save_own()
+        trained = 0
         while member.step < self._steps:
             began_s = time.perf_counter()
             step = member.step + 1
@@ -175,7 +177,9 @@ class _Run:
             parts = self._order.micro_batches(step)
             sums = stage.compute(step, parts)
             checked.check()
-            vote = member.vote(sums.losses, len(parts), stage.square_sums(sums.gradient))
+            with stage.times.updating(time.perf_counter):
+                squares = stage.square_sums(sums.gradient)
+            vote = member.vote(sums.losses, len(parts), squares)
             if vote.bad:
                 raise Misuse(
                     f"step {step} is refused: {vote.bad} is not finite; lower the learning rate, clip the gradients "
@@ -187,33 +191,60 @@ class _Run:
                     sums.gradient.mul_(factor)
                     factor = 1.0
                 member.backup.send(step, sums.gradient)
-            member.held.begin_update(stage.numbers)
-            apply_gradient(stage.layers, sums.gradient, Update(step, factor, settings.schedule))
-            member.held.end_update(stage.numbers)
+            with stage.times.updating(time.perf_counter):
+                member.held.begin_update(stage.numbers)
+                apply_gradient(stage.layers, sums.gradient, Update(step, factor, settings.schedule))
+                member.held.end_update(stage.numbers)
             member.finished(time.perf_counter() - began_s)
             member.save_own()
-            if step % PROFILE_EVERY == 2:
-                self._post_profile(stage)
+            trained += 1
+            if trained in POST_AT or trained % POST_EVERY == 0:
+                self._post(stage)
             yield step, _mean(vote.losses, parts)
             if vote.leaves is not None:
                 return
 
-    def _post_profile(self, stage: TrainedStage) -> None:
+    def _post(self, stage: TrainedStage) -> None:
+        """Post what this machine has measured."""
+        member, settings = self.member, self._settings
         if self._watch is None:
             return
-        profile = {
-            "first": stage.numbers.start,
-            "forward_s": stage.times.means(0),
-            "backward_s": stage.times.means(1),
-            "output_bytes": stage.times.output_bytes,
-            "parameters": [part.stop - part.start for part in stage.slices.values()],
-            "state_bytes": [
-                sum(one.numel() * one.element_size() for one in captured(layer, 0).tensors.values())
-                for layer in stage.layers.values()
-            ],
-            "backup_bytes": self.member.backup.sent_bytes if self.member.backup is not None else 0,
-        }
-        self._watch.post(f"profile/{self.member.machine}", json.dumps(profile).encode())
+        assert member.layout is not None
+        times = stage.times
+        parameters = [part.stop - part.start for part in stage.slices.values()]
+        each_s = times.update_s / max(sum(parameters), 1)
+        numbers = zip(
+            times.medians(0), times.medians(1), [each_s * count for count in parameters], times.output_bytes,
+            times.held_bytes, parameters, strict=True,
+        )  # fmt: skip
+        states = [
+            value.numel()
+            for layer in stage.layers.values()
+            for name, value in captured(layer, 0).tensors.items()
+            if name.startswith("optimizer/")
+        ]
+        found = MachineMeasurement(
+            machine=member.machine,
+            layout=member.layout.version,
+            pipelines=member.layout.pipelines,
+            stages=member.layout.stages,
+            batch=settings.batch,
+            micro_batch=settings.micro_batch,
+            of=len(self._engine.layers),
+            first=stage.numbers.start,
+            layers=tuple(LayerMeasurement(*row) for row in numbers),
+            state_numbers=sum(states),
+            step_s=member.step_s,
+            memory_bytes=_memory_bytes(settings.device) or self._watch.place.memory_bytes,
+            transfers=member.transfers.pairs(),
+        )
+        self._watch.post(f"{MEASURED}{member.machine}", msgspec.json.encode(found))
+
+
+def _memory_bytes(device: Any) -> float:
+    """Return the memory of an accelerator; 0 for the processor's, which the machine's program knows [bytes]."""
+    place = torch.device(device)
+    return float(torch.cuda.get_device_properties(place).total_memory) if place.type == "cuda" else 0.0
 
 
 def _mean(losses: list[float], parts: tuple[MicroBatch, ...]) -> float:

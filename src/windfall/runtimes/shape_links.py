@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from windfall.runtimes.shape_times import TransferTimes
 
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -27,6 +30,9 @@ _FORM_NUMBERS = 2 + _DIMS_MAX
 _WAIT_S = timedelta(days=1)
 """How long a call waits for a peer that is connected: until this machine is told that it is lost."""
 _ABORT_TAG = 1 << 20
+_PROBE_TAG = (1 << 20) + 1
+PROBES_BYTES = (8, 1 << 18)
+"""Sizes of messages that new connections are measured with."""
 MEET_WITHIN_S = 20.0
 """How long machines that are all there may take to connect."""
 
@@ -63,6 +69,7 @@ class Links:
         address: at which its peers reach it.
         device: of the tensors; `cpu` uses gloo, `cuda` NCCL.
         wait: called with a function that says whether the group is made: returns once it is, or raises.
+        transfers: takes how long messages took.
 
     Raises:
         LinkBroken: it could not be made.
@@ -77,7 +84,9 @@ class Links:
         address: str,
         device: Any,
         wait: Callable[[Any], None],
+        transfers: TransferTimes | None = None,
     ) -> None:
+        self._transfers = transfers
         self.machines = tuple(machines)
         self._rank = self.machines.index(machine)
         self._others = tuple(one for one in self.machines if one != machine)
@@ -171,7 +180,7 @@ class Links:
         found = []
         for kind, dims, *shape in forms[:count]:
             place = torch.empty(shape[:dims], dtype=DTYPES[kind], device=self._device)
-            found.append(self.receive(place, source, tag))
+            found.append(self._timed(place, source, tag))
         return found
 
     def send_bytes(self, data: Any, to: str, tag: int) -> None:
@@ -182,7 +191,30 @@ class Links:
     def receive_bytes(self, source: str, tag: int) -> Any:
         """Return a row of bytes."""
         length = int(self.receive(torch.zeros(1, dtype=torch.int64, device=self._device), source, tag))
-        return self.receive(torch.empty(length, dtype=torch.uint8, device=self._device), source, tag).cpu()
+        return self._timed(torch.empty(length, dtype=torch.uint8, device=self._device), source, tag).cpu()
+
+    def _timed(self, value: Any, source: str, tag: int) -> Any:
+        """Receive what its sender has begun to send, as what came before it shows."""
+        began_s = time.perf_counter()
+        self.receive(value, source, tag)
+        # On an accelerator the call returns before anything has arrived.
+        if self._transfers is not None and not self._cuda:
+            self._transfers.add(value.numel() * value.element_size(), time.perf_counter() - began_s)
+        return value
+
+    def probe(self) -> None:
+        """Measure the connections: machines two by two, one way and then the other."""
+        other = self._rank ^ 1
+        if self._group is None or self._cuda or other >= len(self.machines):
+            return
+        peer = self.machines[other]
+        for sender in (0, 1):
+            for size in PROBES_BYTES:
+                if self._rank % 2 == sender:
+                    self.send_bytes(torch.zeros(size, dtype=torch.uint8), peer, _PROBE_TAG)
+                    self.sent()
+                else:
+                    self.receive_bytes(peer, _PROBE_TAG)
 
     # ------------------------------------------------------------------------------------------------------------------- all
 

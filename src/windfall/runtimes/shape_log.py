@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from windfall.errors import LogDamaged
+from windfall.errors import LogDamaged, NewerFormat
 from windfall.ports import ObjectStore
 from windfall.shape_layout import ShapeLayout
+from windfall.shape_measurements import ShapeMeasurements
 from windfall.shape_status import ShapeFailure, ShapePoint, ShapeStatus
 from windfall.wire import shape_records
 
@@ -102,6 +103,18 @@ class ShapeLog:
         """Return how shape and machines have changed, oldest first."""
         data = self._store.get(shape_records.HISTORY_KEY)
         return () if data is None else shape_records.history_from_bytes(data)
+
+    def write_measured(self, found: ShapeMeasurements) -> None:
+        """Write what was measured over the last one."""
+        self._store.put(shape_records.MEASURED_KEY, shape_records.measured_to_bytes(found))
+
+    def measured(self) -> ShapeMeasurements | None:
+        """Return what training has measured of itself; None before it has, or if it cannot be read: then it measures again."""
+        data = self._store.get(shape_records.MEASURED_KEY)
+        try:
+            return None if data is None else shape_records.measured_from_bytes(data)
+        except (ValueError, NewerFormat):
+            return None
 
     def _number(self, key: str) -> int:
         data = self._store.get(key)

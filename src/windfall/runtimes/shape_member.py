@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from windfall.runtimes.shape_backup import BackupLink, senders_of
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_states import HeldStates, LayerState, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, save_layers, stored_step, terms_of
+from windfall.runtimes.shape_times import TransferTimes
 from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, ready_key, version_of
 from windfall.shape_layout import STORE, ShapeLayout, StagePlace, StateMove
 from windfall.structs import Struct
@@ -83,6 +85,7 @@ class ShapeMember:
         replicas: of its stage's, where sums go over a group of their own.
         backup: its connection to the backup, if it feeds one.
         serves: the connection of a backup to those who feed it.
+        transfers: how long what it received took.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class ShapeMember:
         self.replicas: Links | None = None
         self.backup: BackupLink | None = None
         self.serves: Links | None = None
+        self.transfers = TransferTimes()
         self._links: list[Links] = []
         self._stopped = False
         self._alarm = threading.Event()
@@ -167,6 +171,7 @@ class ShapeMember:
         self.layout = layout
         self.stage = next((place for place in layout.places if place.machine == self.machine), None)
         self._trained_first = False
+        self._step_s = []
         self._update(
             layout=layout.version, held=self.held.ranges(), trained=self.step,
             moved_s=time.monotonic() - began_s,
@@ -203,6 +208,7 @@ class ShapeMember:
             step = torch.tensor([self.step if was_there else -1], device=self._terms.device)
             links.max_all(step)
             self.step = int(step)
+        links.probe()
         self._move(layout, links)
         trains = sorted({place.machine for place in layout.places})
         if self.machine in trains:
@@ -251,7 +257,10 @@ class ShapeMember:
     def _group(self, store: Any, layout: ShapeLayout, name: str, machines: Sequence[str]) -> Links:
         prefix = dist.PrefixStore(f"shape/{layout.version}/{name}", store) if store is not None else None
         address = self._watch.place.address if self._watch is not None else ""
-        links = Links(prefix, machines, self.machine, address=address, device=self._terms.device, wait=self._wait)
+        links = Links(
+            prefix, machines, self.machine, address=address, device=self._terms.device, wait=self._wait,
+            transfers=self.transfers,
+        )  # fmt: skip
         self._links.append(links)
         if self._alarm.is_set():
             # It came before this group was among those that it ends.
@@ -375,6 +384,11 @@ class ShapeMember:
             self._trained_first = True
         self._step_s = [*self._step_s[-9:], step_s]
         self._update(trained=self.step, held=self.held.ranges(), step_s=sum(self._step_s) / len(self._step_s))
+
+    @property
+    def step_s(self) -> float:
+        """Median time of its newest steps in this layout; 0 before the first [s]."""
+        return statistics.median(self._step_s) if self._step_s else 0.0
 
     def served(self, step: int) -> None:
         """Say that the backup holds a step."""

@@ -19,6 +19,7 @@ import msgspec
 
 from windfall.errors import Misuse, WindfallError
 from windfall.shape_layout import ShapeLayout, ShapeReport
+from windfall.shape_measurements import MEASURED, MachineMeasurement
 
 NAMES_EVERY = 10
 """Turns of the coordinator from one look for machines that it does not know to the next."""
@@ -56,16 +57,27 @@ class TcpBoard:
         except (OSError, RuntimeError) as error:
             raise BoardLost(f"the TCP store of the training cannot be opened at {host}:{port}: {error}") from None
         self._names: list[str] = []
+        self._posts: list[str] = []
         self._turns = 0
 
     def reports(self) -> list[ShapeReport]:
         """Return the newest report of each machine; a machine that is new is found a few turns later."""
         if self._turns % NAMES_EVERY == 0:
-            self._names = sorted(key for key in self._store.list_keys() if key.startswith("report/"))
+            keys = sorted(self._store.list_keys())
+            self._names = [key for key in keys if key.startswith("report/")]
+            self._posts = [key for key in keys if key.startswith(MEASURED)]
         self._turns += 1
         if not self._names:
             return []
         return [msgspec.json.decode(data, type=ShapeReport) for data in self._store.multi_get(self._names)]
+
+    def measurements(self) -> list[MachineMeasurement]:
+        """Return the newest of what each machine has measured."""
+        found = []
+        for data in self._store.multi_get(self._posts) if self._posts else []:
+            with suppress(msgspec.MsgspecError):
+                found.append(msgspec.json.decode(data, type=MachineMeasurement))
+        return found
 
     def publish(self, layout: ShapeLayout) -> None:
         """Show a layout."""

@@ -20,6 +20,7 @@ from windfall.runtimes.shape_samples import MicroBatch, SampleReader, shares, st
 from windfall.runtimes.shape_schedule import one_forward_one_backward
 from windfall.runtimes.shape_states import Layer
 from windfall.runtimes.shape_sums import PairwiseSum, nodes_of
+from windfall.runtimes.shape_times import LayerTimes
 from windfall.shape_layout import ShapeLayout, StagePlace
 from windfall.structs import Struct
 
@@ -68,29 +69,6 @@ class _Passed(NamedTuple):
     loss_leaves: tuple[Any, ...]
 
 
-class LayerTimes:
-    """How long layers take for a micro-batch: mean of all but the first, which builds things.
-
-    Args:
-        count: of layers.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._s = [[0.0, 0.0] for _ in range(count)]
-        self._n = [[-1, -1] for _ in range(count)]
-        self.output_bytes = [0] * count
-
-    def add(self, layer: int, part: int, seconds: float) -> None:
-        """Add a time: part 0 forward, 1 backward."""
-        if self._n[layer][part] >= 0:
-            self._s[layer][part] += seconds
-        self._n[layer][part] += 1
-
-    def means(self, part: int) -> list[float]:
-        """Return the mean time of each layer [s]."""
-        return [s[part] / max(1, n[part]) for s, n in zip(self._s, self._n, strict=True)]
-
-
 class TrainedStage:
     """A machine's stage in a layout.
 
@@ -121,7 +99,7 @@ class TrainedStage:
             first, end = end, end + sum(one.numel() for one in listed)
             self.slices[number] = slice(first, end)
         self._dtype, self._size = sum_dtype(terms.layers), end
-        self.times = LayerTimes(len(self.numbers))
+        self.times = LayerTimes([layer.module for layer in self.layers.values()], terms.device)
 
     def compute(self, step: int, parts: Sequence[MicroBatch]) -> StepSums:
         """Compute a step's gradients.
@@ -129,6 +107,7 @@ class TrainedStage:
         Raises:
             LinkBroken: a peer is lost.
         """
+        self.times.next_step()
         mine = shares(len(parts), self._pipelines)[self._place.pipeline]
         passed: dict[int, _Passed] = {}
         losses: dict[int, float] = {}
@@ -168,10 +147,10 @@ class TrainedStage:
                 leaves.append(outputs[-1].leaves())
                 given = outputs[-1].given(leaves[-1])
             torch.manual_seed(stream(self._terms.seed, step, part.number, number))
-            began_s = time.perf_counter()
-            outputs.append(Activation(layer.module(given), number))
-            self.times.add(place, 0, time.perf_counter() - began_s)
-            self.times.output_bytes[place] = sum(one.numel() * one.element_size() for one in outputs[-1].tensors)
+            with self.times.timed(place, 0, time.perf_counter), self.times.holding(place):
+                outputs.append(Activation(layer.module(given), number))
+            self.times.output(place, outputs[-1].tensors)
+        self.times.passed()
         if self._after is not None:
             self._links.send_formed([one.detach() for one in outputs[-1].tensors], self._after, FORWARD, part.number)
             return _Passed(leaves, outputs, None, ())
@@ -214,10 +193,9 @@ class TrainedStage:
             # Its activations can be freed: they have arrived.
             self._links.sent(part.number)
         for place in reversed(range(len(self.numbers))):
-            began_s = time.perf_counter()
-            _back(done.outputs[place].tensors, gradients)
+            with self.times.timed(place, 1, time.perf_counter):
+                _back(done.outputs[place].tensors, gradients)
             gradients = [one.grad for one in done.leaves[place]]
-            self.times.add(place, 1, time.perf_counter() - began_s)
         if self._before is not None:
             for leaf, gradient in zip(done.leaves[0], gradients, strict=True):
                 if differentiable(leaf):

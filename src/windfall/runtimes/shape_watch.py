@@ -45,6 +45,7 @@ class ElasticPlace(Struct, frozen=True):
         leaving: its end is announced.
         url: of the run's store; empty: none.
         settings: of the job.
+        memory_bytes: of the machine; 0 if not known.
     """
 
     store: str
@@ -55,6 +56,7 @@ class ElasticPlace(Struct, frozen=True):
     leaving: bool = False
     url: str = ""
     settings: Mapping[str, Any] = {}
+    memory_bytes: float = 0.0
 
 
 def version_of(layout: ShapeLayout | None) -> int:

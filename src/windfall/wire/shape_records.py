@@ -3,6 +3,7 @@
 shapes/log/00000001 ...       the create-only sequence of layouts
 shapes/status                 what training is doing; each takes the place of the last
 shapes/history                training whenever its shape or its machines changed; each takes the place of the last
+shapes/measured               what training has measured of itself; each takes the place of the last
 shapes/stop                   the newest coordinator that is asked to stop; overwritten
 shapes/stopped                the newest one that has; overwritten
 shapes/done                   written once training is over and every script has ended
@@ -11,11 +12,12 @@ shapes/failures/00000001 ...  a failure of the user's script, each
 
 from __future__ import annotations
 
-from windfall import codec, shape_status
+from windfall import codec, shape_measurements, shape_status
 from windfall.shape_layout import VERSION, ShapeLayout
+from windfall.shape_measurements import ShapeMeasurements
 from windfall.shape_status import ShapeFailure, ShapePoint, ShapeStatus
 
-STATUS_KEY, HISTORY_KEY = "shapes/status", "shapes/history"
+STATUS_KEY, HISTORY_KEY, MEASURED_KEY = "shapes/status", "shapes/history", "shapes/measured"
 STOP, STOPPED, DONE = "shapes/stop", "shapes/stopped", "shapes/done"
 
 
@@ -66,6 +68,23 @@ def history_from_bytes(data: bytes) -> tuple[ShapePoint, ...]:
         data, "history", tuple[ShapePoint, ...], version=shape_status.VERSION, what="an elastic training's history"
     )
     return points
+
+
+def measured_to_bytes(found: ShapeMeasurements) -> bytes:
+    """Write what was measured."""
+    return codec.encode_document(shape_measurements.VERSION, "measured", found)
+
+
+def measured_from_bytes(data: bytes) -> ShapeMeasurements:
+    """Read what was measured; raises as `codec.decode_document`."""
+    found: ShapeMeasurements = codec.decode_document(
+        data,
+        "measured",
+        ShapeMeasurements,
+        version=shape_measurements.VERSION,
+        what="an elastic training's measurements",
+    )
+    return found
 
 
 def number_to_bytes(number: int) -> bytes:

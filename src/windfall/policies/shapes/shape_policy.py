@@ -89,7 +89,12 @@ def look_ahead_of(changes: int, observed_s: float, interval_s: float = INTERVAL_
 
 
 def decide(
-    now: ShapeSituation, costs: BoundedCosts, *, look_ahead: int, interval_s: float = INTERVAL_S
+    now: ShapeSituation,
+    costs: BoundedCosts,
+    *,
+    look_ahead: int,
+    interval_s: float = INTERVAL_S,
+    least_gain: float = 0.0,
 ) -> ShapeDecision:
     """Return the shape that is expected to train most until the end of the look-ahead.
 
@@ -98,6 +103,8 @@ def decide(
         costs: of changes of shape, and the shapes with their throughput.
         look_ahead: intervals that are planned, 1 or more; 1: only this one.
         interval_s: their length [s].
+        least_gain: by how much faster than that of counts alone another shape must be: where times are measured, smaller
+            differences are noise.
 
     Raises:
         Misuse: the look-ahead has no interval, or the situation cannot be.
@@ -119,15 +126,22 @@ def decide(
         else adapted(speeds, now.shape, now.machines_before, now.machines)
     )
     kept_samples = float(worth[grid.place(kept)])
-    chosen = planned.shapes[0]
-    because = _because(now, chosen, speeds, (planned.samples, kept, kept_samples), look_ahead * interval_s)
-    return ShapeDecision(chosen, counts, planned.samples, kept, kept_samples, because)
+    chosen, samples = planned.shapes[0], planned.samples
+    # Not by what they train until the end: a plan that keeps a shape now may leave it in the next interval.
+    if least_gain and kept != IDLE and speeds.rate(chosen) < (1.0 + least_gain) * speeds.rate(kept):
+        chosen, samples = kept, kept_samples
+    because = _because(now, chosen, speeds, (samples, kept, kept_samples), (look_ahead * interval_s, least_gain))
+    return ShapeDecision(chosen, counts, samples, kept, kept_samples, because)
 
 
 def _because(
-    now: ShapeSituation, chosen: Shape, speeds: ShapeSpeeds, other: tuple[float, Shape, float], span_s: float
+    now: ShapeSituation,
+    chosen: Shape,
+    speeds: ShapeSpeeds,
+    other: tuple[float, Shape, float],
+    bounds: tuple[float, float],
 ) -> str:
-    samples, kept, kept_samples = other
+    (samples, kept, kept_samples), (span_s, least_gain) = other, bounds
     if chosen == IDLE:
         least = min(shape.machines for shape in speeds.samples_per_s)
         if now.machines < least:
@@ -137,6 +151,9 @@ def _because(
         )
     says = f"{now.machines} machines: {chosen} trains {speeds.rate(chosen):.4g} samples/s"
     if chosen == kept:
+        if least_gain:
+            return f"{says}, and no other shape is {least_gain:.0%} faster"
         return f"{says}, and no other shape trains more in the next {time_text(span_s)}"
     gain = samples - kept_samples
-    return f"{says}, and {gain:.4g} samples more than {kept} in the next {time_text(span_s)}, its change paid"
+    rate = speeds.rate(kept)
+    return f"{says}, {kept} {rate:.4g}; to change now brings {gain:.4g} samples more in the next {time_text(span_s)}"
