@@ -270,7 +270,7 @@ def test_a_stored_last_step_is_the_end(scene: Scene) -> None:
     scene.log.write_status(shape_status(scene.loop.coordinator, 9, WallTime(5.0), 0.0))
 
     assert scene.layout.over
-    progress = ShapeProgress(scene.log)
+    progress = ShapeProgress(scene.log, scene.clock)
     assert (found := progress.progress()) is not None
     assert found.progress.outcome is Outcome.RUNNING
     scene.log.write_done(9)
@@ -328,13 +328,42 @@ def test_a_coordinator_that_is_refused_for_long_ends_with_a_reason(
 
 def test_a_failure_of_the_script_reaches_the_controller(scene: Scene) -> None:
     """Also before anything was trained."""
-    progress = ShapeProgress(scene.log)
+    progress = ShapeProgress(scene.log, scene.clock)
     assert progress.progress() is None
 
     scene.log.write_failure(ShapeFailure("m1", "ValueError: no such file"))
 
     assert (found := progress.progress()) is not None
     assert (found.progress.failures, found.progress.failure) == (1, "ValueError: no such file")
+
+
+def test_a_stop_does_not_wait_for_a_coordinator_that_is_gone(scene: Scene) -> None:
+    """Its machine was lost while the job stops, and none is bought: the job ends; a slow coordinator is waited for."""
+    scene.trained()
+    scene.loop.write_status(scene.clock.now_s)
+    progress = ShapeProgress(scene.log, scene.clock)
+
+    def outcome() -> Outcome:
+        found = progress.progress()
+        assert found is not None
+        return found.progress.outcome
+
+    scene.clock.now_s += 100.0
+    assert outcome() is Outcome.RUNNING
+    progress.stop(now=False, reason="stopped by ada")
+    for _ in range(3):
+        scene.clock.now_s += 15.0
+        scene.loop.write_status(scene.clock.now_s)
+        assert outcome() is Outcome.RUNNING
+    scene.clock.now_s += 19.0
+    assert outcome() is Outcome.RUNNING
+    scene.clock.now_s += 2.0
+    assert outcome() is Outcome.WAITING
+
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    scene.loop.write_status(scene.clock.now_s)
+    scene.clock.now_s += 100.0
+    assert outcome() is Outcome.RUNNING, "a job that was resumed was not asked to stop"
 
 
 def test_the_history_has_each_change_of_shape_or_machines_once(scene: Scene) -> None:

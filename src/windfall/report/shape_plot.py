@@ -41,6 +41,8 @@ def draw(points: Sequence[ShapePoint], path: Path, *, title: str) -> None:
     below.fill_between(at, training, step="post", color=_TRAINING, label="of which train, as pipelines x stages")
     _name_shapes(below, points, at)
     below.set_ylim(0, 1.35 * max(1, *machines, *training))
+    below.set_xlim(0, at[-1] or 1.0)
+    below.yaxis.get_major_locator().set_params(integer=True)
     below.set_ylabel("machines")
     below.set_xlabel(f"time since training began ({unit})")
     below.legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
@@ -58,5 +60,6 @@ def _name_shapes(axes: Axes, points: Sequence[ShapePoint], at: Sequence[float]) 
         if last or (points[place].pipelines, points[place].stages) != shape:
             if shape[1] and at[place] - at[first] >= _LABEL_SHARE_MIN * at[-1]:
                 middle = (at[first] + at[place]) / 2.0
-                axes.text(middle, shape[0] * shape[1], f"{shape[0]}x{shape[1]}", ha="center", va="bottom", fontsize=9)
+                name = f"{shape[0]}x{shape[1]}"
+                axes.text(middle, 0.5 * shape[0] * shape[1], name, ha="center", va="center", fontsize=9)
             first = place
