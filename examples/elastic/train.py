@@ -14,7 +14,7 @@ from torch import nn
 
 from windfall import elastic
 
-WIDTH, LENGTH, STEPS = 64, 48, 300
+WIDTH, LENGTH, STEPS = 64, 48, 250
 
 
 class Letters(nn.Module):
