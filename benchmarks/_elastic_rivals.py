@@ -89,9 +89,8 @@ def torchft_replica(lighthouse: str, folder: str, rank: int, wait_s: float, batc
 
 def run_torchft(folder: str, wait_s: float, batch: int, width: int) -> None:
     """Have a lighthouse and four replica groups, which are forks of one process that has imported everything."""
-    import torch  # noqa: F401 - the forks need it
-
-    importlib.import_module("torchft")
+    for name in ("torch", "torch._dynamo", "torchft", "torchft.optim"):
+        importlib.import_module(name)
     told = []
     for rank in range(RANKS):
         reads, writes = os.pipe()
