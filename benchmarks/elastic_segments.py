@@ -54,8 +54,10 @@ SEGMENTS = {"HADP": 5.5, "LADP": 8.0}
 """First hour of each."""
 MACHINES, TRACE_MACHINES, INTERVAL_S, SEED = 8, 32, 10.0, 18
 SHAPES = tuple(Shape(pipelines, 2) for pipelines in range(1, 5))
-TERMS = FleetTerms(wait_s=0.05, batch=48, micro_batch=2, width=32, save_every=0, shapes=SHAPES)
+TERMS = FleetTerms(wait_s=0.1, batch=48, micro_batch=2, width=32, shapes=SHAPES)
 LAYERS = 6
+LOSSES = 3
+"""That are measured before."""
 SAVE_EVERY = 10
 USD_PER_HOUR, RELIABLE_USD_PER_HOUR = 0.918, 0.68
 """A p3.2xlarge on the spot market, and the c5.4xlarge that keeps the state."""
@@ -172,6 +174,24 @@ def play_restarts(counts: Sequence[int]) -> float:
 # ------------------------------------------------------------------------------------------------------------- what is expected
 
 
+def pause_of_loss(fleet: ElasticFleet) -> float:
+    """Kill a machine, and return how long its loss costs besides the first step after it [s]."""
+    layout = fleet.loop.layout
+    at_s = fleet.kill(layout.places[0].machine)
+    until(
+        lambda: fleet.loop.layout.step is not None and fleet.loop.layout.version > layout.version, "a loss is noticed"
+    )
+    left = [place.machine for place in fleet.loop.layout.places]
+
+    def steps_since(name: str) -> list[DoneStep]:
+        return [one for one in fleet.steps(name) if one.layout > layout.version]
+
+    until(lambda: all(len(steps_since(one)) >= 4 for one in left), "the others train")
+    usual_s = statistics.median(median_pace(steps_since(one), 0.0, time.monotonic()) for one in left)
+    back_s = max(first_after(fleet.steps(one), layout.version) for one in left) - at_s
+    return max(back_s - usual_s, 0.0)
+
+
 @functools.cache
 def measured_profile() -> ElasticProfile:
     """Return the profile of the layers as stages of 4x2 measured them, and the pause after a loss."""
@@ -183,24 +203,15 @@ def measured_profile() -> ElasticProfile:
     with tempfile.TemporaryDirectory() as text, elastic_fleet(Path(text), TERMS) as fleet:
         fleet.start("R1", *names)
         fleet.wait_shape(SHAPES[-1], names, 2)
-        until(lambda: all(fleet.profile(name) for name in names), "all have measured their layers")
+        until(lambda: all(fleet.profile(name) for name in names), "all have measured their layers", 300.0)
         stages = []
         for found in filter(None, map(fleet.profile, names)):
             rows = zip(found["forward_s"], found["backward_s"], found["output_bytes"], found["parameters"], strict=True)
             stages.append((found["first"], [LayerProfile(f, b, float(o), 0.0, float(p)) for f, b, o, p in rows]))
-        layout = fleet.loop.layout
-        at_s = fleet.kill(layout.places[0].machine)
-        until(
-            lambda: fleet.loop.layout.step is not None and fleet.loop.layout.version > layout.version, "it is noticed"
-        )
-        left = [place.machine for place in fleet.loop.layout.places]
-        until(lambda: all(fleet.steps(one)[-1].layout > layout.version for one in left), "the others train")
-        back_s = max(first_after(fleet.steps(one), layout.version) for one in left) - at_s
-        usual_s = statistics.median(median_pace(fleet.steps(one), at_s - 5.0, at_s) for one in left)
+        pauses_s = [pause_of_loss(fleet) for _ in range(LOSSES)]
     found = merged(profile_of(flat), stages)
-    # Three pipelines instead of four have a step that is longer by a third.
-    pause_s = max(back_s - usual_s * 4.0 / 3.0, 0.0)
-    print(f"    step of 4x2 {usual_s:.3f} s; a loss costs {pause_s:.2f} s besides the step", file=sys.stderr)
+    pause_s = statistics.mean(pauses_s)
+    print(f"    losses cost {', '.join(f'{one:.2f}' for one in pauses_s)} s besides the next step", file=sys.stderr)
     return ElasticProfile(found.pipeline, groups_s=pause_s)
 
 
