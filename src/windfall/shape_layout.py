@@ -134,6 +134,7 @@ class ShapeReport(Struct, frozen=True):
         step_s: mean time of its newest steps [s].
         moved_s: how long it took to make itself the newest layout [s].
         failure: what the user's program raised; None while nothing.
+        ends_in_s: until its announced end; None if none is announced, or not when [s].
     """
 
     machine: str
@@ -155,3 +156,4 @@ class ShapeReport(Struct, frozen=True):
     step_s: float = 0.0
     moved_s: float = 0.0
     failure: str | None = None
+    ends_in_s: float | None = None

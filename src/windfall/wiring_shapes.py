@@ -38,7 +38,7 @@ from windfall.runtimes.shape_output import ShapeOutput
 from windfall.runtimes.shape_store import newest_checkpoint
 from windfall.shape_status import ShapeFailure
 from windfall.storage.object_stores import open_store
-from windfall.terms import Notice, NoticeLevel, Outcome, Seconds, Step, Term
+from windfall.terms import Instant, Notice, NoticeLevel, Outcome, Seconds, Step, Term
 from windfall.wire import environment
 from windfall.wire.python_programs import user_environment
 
@@ -70,6 +70,7 @@ class ShapeMachine:
         self.log = ShapeLog(self.store)
         self.place = PlaceFile(os.path.join(folder, "place.json"))
         self._started_s = float(self.clock.wall_time())
+        self._ends_s: Instant | None = None
         self._memory_bytes = usable_gib() * BYTES_PER_GIB
         self._assignment: Mapping[str, Any] = request.assignment
         self._file = EstimatesFile(request.estimates, self.clock)
@@ -92,6 +93,7 @@ class ShapeMachine:
         """Take in a notice."""
         if notice.level in (NoticeLevel.ANNOUNCED, NoticeLevel.WITHDRAWN):
             self.leaving = notice.level is NoticeLevel.ANNOUNCED
+            self._ends_s = notice.deadline if self.leaving else None
 
     def inform_script(self, assignment: Mapping[str, Any]) -> None:
         """Write what the script should know of this machine, but not before its leader is known, or the next one is."""
@@ -108,6 +110,7 @@ class ShapeMachine:
                 "url": self.request.url,
                 "settings": dict(self.job.script),
                 "memory_bytes": self._memory_bytes,
+                "ends_s": self._ends_s,
             }
         )
 

@@ -10,6 +10,7 @@ taken back.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from windfall.core.shape_decisions import (
     first_layout,
     taken_by_next_shape_coordinator,
 )
-from windfall.models.shapes import IDLE, all_shapes
+from windfall.models.shapes import IDLE, Shape, all_shapes
 from windfall.shape_layout import STORE, ShapeLayout, ShapeReport
+from windfall.structs import replace
 
 TURNS_MAX = 40_000
 PATIENCE = ShapePatience(
@@ -51,6 +53,7 @@ class ShapeStorm:
         self.fickle = self.rng.random() < 0.3
         self.least = self.rng.choice((1, 1, 1, 2, 3))
         self.save_every = self.rng.choice((1, 3, 5, 100))
+        self.change_s = self.rng.choice((50.0, 200.0, 400.0))
         self.turns, self.born, self.now_s = 0, 0, 0.0
         self.network = Network(finished=self._finished, send=self._send)
         self.late: list[Callable[[], object]] = []
@@ -79,12 +82,18 @@ class ShapeStorm:
         """Choose a shape by a rule of the seed: some policies keep what fits, some want another shape now and then."""
         if moment.ready < self.least:
             return ShapeChoice(IDLE, "too few")
+        shape, because = self._wanted(moment)
+        dropped = Shape(moment.whole, moment.shape.stages) if moment.whole >= 1 else IDLE
+        dropped = dropped if dropped.machines >= self.least else IDLE
+        return ShapeChoice(shape, because, self.change_s, dropped, self.change_s / 4.0)
+
+    def _wanted(self, moment: ShapeMoment) -> tuple[Shape, str]:
         fitting = all_shapes(moment.ready, [depth for depth in DEPTHS if depth == 1 or depth < LAYERS])
         whim = self.turns // 1500 if self.fickle else 0
         chooser = random.Random(f"{self.born % 7} {moment.ready} {whim}")
         if not self.fickle and moment.shape in fitting and chooser.random() < 0.5:
-            return ShapeChoice(moment.shape, "it fits")
-        return ShapeChoice(chooser.choice(fitting), "this one")
+            return moment.shape, "it fits"
+        return chooser.choice(fitting), "this one"
 
     def run(self) -> Counter[str]:
         """Play until training is over.
@@ -157,7 +166,9 @@ class ShapeStorm:
             machine.state = "dead"
 
     def _report(self, machine: ElasticMachine) -> None:
+        ends_in_s = machine.ends_s - self.now_s
         report, roll = machine.report(), self.rng.random()
+        report = replace(report, ends_in_s=ends_in_s if machine.leaving and ends_in_s < math.inf else None)
         if roll < 0.8:
             self._take(report)
         if roll > 0.7 and roll < 0.95:
@@ -210,6 +221,8 @@ class ShapeStorm:
         self.tally[
             "stop" if layout.stop else "begin" if layout.step is not None else "plan" if layout.stages else "wait"
         ] += 1
+        for words in ("drops their pipelines", "the layout is given up"):
+            self.tally[words] += words in layout.because
         demand(layout.redone >= before.redone, "what is redone is not forgotten")
         if layout.stages and not layout.stop:
             placed = [place.machine for place in layout.places]
@@ -270,8 +283,8 @@ class ShapeStorm:
 
     def _fault(self) -> None:
         calm = [self._join, self._notice, self._notice]
-        rough = [self._short_notice, self._lose_some, self._lose_some, self._lose_stage, self._lose_backup, self._cut_off,
-                 self._hang, self._break,
+        rough = [self._short_notice, self._tight_notice, self._tight_notice, self._lose_some, self._lose_some,
+                 self._lose_stage, self._lose_backup, self._cut_off, self._hang, self._break,
                  self._lose_in_a_change, self._lose_coordinator, self._lose_all]  # fmt: skip
         self.rng.choice(calm if self.gentle else calm + rough)()
 
@@ -295,6 +308,15 @@ class ShapeStorm:
             if machine.leaving or self.rng.random() < 0.3:
                 machine.leaving, machine.state = True, "dead"
         self.tally["a notice was too short"] += 1
+
+    def _tight_notice(self) -> None:
+        """Announce an end that comes too soon for most changes: the machine is gone by then, replaced or not."""
+        placed = [one for one in self._up(False) if self.log[-1].layers(one.name)]
+        for machine in self.rng.sample(placed, min(len(placed), self.rng.choice((1, 1, 2)))):
+            machine.leaving, machine.ends_s = True, min(machine.ends_s, self.now_s + self.rng.uniform(0.0, 400.0))
+        if self.rng.random() < 0.5:
+            self._add(False)
+        self.tally["a notice was tight"] += 1
 
     def _lose(self, machine: ElasticMachine) -> None:
         machine.state = "dead"

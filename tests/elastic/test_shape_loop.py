@@ -198,6 +198,45 @@ def test_a_machine_that_is_to_leave_may_end_once_it_was_replaced(scene: Scene) -
     assert shape_status(scene.loop.coordinator, 0, WallTime(1.0), 0.0).lost == 0
 
 
+def changed(scene: Scene, seconds: float) -> None:
+    """Three machines train side by side; their first connections took so long."""
+    scene.all_say("r1", "a", "b", "c", stopped=True)
+    scene.all_say("r1", "a", "b", "c", stopped=False, moved_s=seconds, step_s=0.5, trained=5, held=((0, 6, 5),))
+    assert (scene.layout.pipelines, scene.layout.stages) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left_s", "stops"), [(2.0, 3.0, False), (2.0, 2.4, True), (2.0, None, False), (0.0, 0.1, False)]
+)
+def test_a_change_is_planned_only_if_it_fits_into_what_is_left(
+    scene: Scene, seconds: float, left_s: float | None, stops: bool
+) -> None:
+    """Half a second for the step, two for the change; without a time, or a measurement, it is tried."""
+    changed(scene, seconds)
+    scene.board.say("b", scene.layout, leaving=True, ends_in_s=left_s)
+    scene.loop.turn()
+
+    assert scene.layout.stop is stops
+    assert scene.layout.redone == 0
+    if stops:
+        assert scene.layout.because == "b to leave in 2.4 s, and a change to 2x1 takes 2.0 s: the layout is given up"
+    else:
+        assert scene.layout.left == ("b",)
+
+
+def test_a_machine_that_has_ended_as_announced_is_not_waited_for(scene: Scene) -> None:
+    """It is silent for a third of a second, and not for five, before the others begin without it."""
+    changed(scene, 2.0)
+    scene.all_say("b", leaving=True, ends_in_s=0.5)
+    assert scene.layout.stop
+    for _ in range(10):
+        scene.clock.now_s += 0.1
+        scene.all_say("r1", "a", "c", stopped=True)
+
+    assert scene.loop.coordinator.lost == {"b"}
+    assert (scene.layout.step, scene.layout.redone, scene.layout.pipelines) == (5, 0, 2)
+
+
 def test_a_coordinator_that_follows_changes_nothing(scene: Scene) -> None:
     """Machines keep their layout; the one before writes no more."""
     scene.trained()

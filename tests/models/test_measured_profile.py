@@ -10,6 +10,7 @@ from windfall.models.measured_profile import (
     kind_of,
     link_of,
     measured_profile,
+    notice_s,
     with_changes,
     with_measured_steps,
 )
@@ -104,6 +105,16 @@ def test_plans_charge_what_changes_took() -> None:
     assert cost_s(Shape(2, 1), Shape(1, 2)) == pytest.approx(1.2)
     assert cost_s(Shape(2, 1), Shape(3, 1)) == pytest.approx(2.0)
     assert costs.ordered
+
+
+def test_inside_a_notice_nine_of_ten_changes_must_fit() -> None:
+    """Of ten the ninth, of fewer the longest; of a kind that was never seen what is planned, as uncertain as the others."""
+    ten = [ChangeMeasurement(2, 1, 2, 1, float(seconds)) for seconds in range(10, 0, -1)]
+
+    assert notice_s(Shape(2, 1), Shape(1, 1), ten, 1.0) == 9.0
+    assert notice_s(Shape(2, 1), Shape(1, 1), ten[:3], 1.0) == 10.0
+    assert notice_s(Shape(2, 1), Shape(1, 2), ten, 2.0) == pytest.approx(2.0 * 9.0 / 5.5)
+    assert notice_s(Shape(2, 1), Shape(1, 2), [], 2.0) is None
 
 
 def test_before_anything_was_measured_changes_are_free() -> None:

@@ -60,6 +60,8 @@ class ShapeCoordinator:
             # It is often lost together with the coordinator before; to miss it wrongly costs no step.
             self._awaited_s[layout.backup] = now_s + min(patience.reliable_lost_after_s, patience.listen_s)
         self._missed: tuple[frozenset[str], float] = (frozenset(), now_s)
+        # By what was reported first of a notice: a report that is late says that there is more time than there is.
+        self._ends_s: dict[str, float] = {}
         self._lost: set[str] = set()
         self._decided_s = now_s
         self._dismissed: set[str] = set()
@@ -98,7 +100,15 @@ class ShapeCoordinator:
         if known is None or report.number > known.number:
             self._reports[report.machine] = report
             self._reported_s[report.machine] = now_s
+            self._take_end(report, now_s)
             self._awaited_s.pop(report.machine, None)
+
+    def _take_end(self, report: ShapeReport, now_s: float) -> None:
+        if not report.leaving:
+            self._ends_s.pop(report.machine, None)
+        elif report.ends_in_s is not None:
+            ends_s = now_s + report.ends_in_s
+            self._ends_s[report.machine] = min(self._ends_s.get(report.machine, ends_s), ends_s)
 
     def next(self, now_s: float, stored: int) -> ShapeLayout | None:
         """Return the layout to be written next; None: this one stands, or a report is needed first.
@@ -133,7 +143,8 @@ class ShapeCoordinator:
         self.layout = layout
 
     def _facts(self, stored: int) -> ShapeFacts:
-        return ShapeFacts(self._reports, self.lost, stored, self._trained)
+        left_s = {name: ends_s - self._decided_s for name, ends_s in dict(self._ends_s).items()}
+        return ShapeFacts(self._reports, self.lost, stored, self._trained, left_s)
 
     def _count_pause(self, now_s: float) -> None:
         """Take in how long this coordinator itself has done nothing."""
@@ -152,7 +163,8 @@ class ShapeCoordinator:
         silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s} | self._not_found(now_s, broken)
         for name, reported_s in self._reported_s.items():
             limit_s = patience.reliable_lost_after_s if self._reports[name].reliable else patience.lost_after_s
-            if name in broken:
+            # A machine whose announced end has come is not waited for.
+            if name in broken or self._ends_s.get(name, now_s) < now_s:
                 limit_s = min(limit_s, patience.broken_lost_after_s)
             if now_s - reported_s > limit_s:
                 silent.add(name)

@@ -11,15 +11,19 @@ A machine that sees a layout makes itself so; what the kinds of layouts mean is 
 - **Wait** if there are too few machines for any shape.  What is trained goes to the store then: a layout that waits says who
   saves which layers, and is followed by another one as long as the newest step is not stored, and no machine is saving it.
 
+What is left of a notice says whether a change is planned at all (`notice_rule`): if not, the pipelines of machines that leave
+are dropped, or the layout is given up before they are gone.
+
 Source: Parcae (NSDI 2024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from windfall.models.migrations import even_cut
 from windfall.models.shapes import IDLE, Shape
+from windfall.policies.shapes.notice_rule import NoticeAnswer, NoticeTimes, notice_answer
 from windfall.policies.shapes.stage_placement import Sources, StageGrid, moves_to, place_stages
 from windfall.shape_layout import STORE, ShapeLayout, ShapeReport, StateMove
 from windfall.structs import Struct, replace
@@ -35,6 +39,7 @@ class ShapeMoment(Struct, frozen=True):
         leaving: how many more there are whose end is announced.
         layers: of the model.
         micro_batches: of a step; 0 if not known.
+        whole: pipelines of the shape for whose every stage there is a machine that stays.
     """
 
     shape: Shape
@@ -43,13 +48,25 @@ class ShapeMoment(Struct, frozen=True):
     leaving: int
     layers: int
     micro_batches: int
+    whole: int = 0
 
 
 class ShapeChoice(Struct, frozen=True):
-    """A shape and the reason for it."""
+    """A shape and the reason for it.
+
+    Attributes:
+        shape: the shape.
+        because: a sentence.
+        change_s: 90th percentile of what such a change took; None: nothing was measured [s].
+        dropped: the shape of the whole pipelines alone, to which no state moves; `IDLE` if there is none.
+        dropped_s: the same percentile of the change to it [s].
+    """
 
     shape: Shape
     because: str
+    change_s: float | None = None
+    dropped: Shape = IDLE
+    dropped_s: float | None = None
 
 
 Chooser = Callable[[ShapeMoment], ShapeChoice]
@@ -63,12 +80,14 @@ class ShapeFacts(Struct, frozen=True):
         lost: machines that are lost for ever.
         stored: the newest step that is whole in the store; 0 for none.
         trained: the newest step of the layout's term that coordinators before this one knew of; 0 for none.
+        left_s: until the announced ends of machines, of those that are known [s].
     """
 
     reports: Mapping[str, ShapeReport]
     lost: frozenset[str]
     stored: int
     trained: int = 0
+    left_s: Mapping[str, float] = {}
 
     def there(self) -> tuple[ShapeReport, ...]:
         """Return the reports of machines that are not lost, the longest-running machine first."""
@@ -226,7 +245,8 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
         # Those that train on until the planned end would wait for a machine that does not come.
         trouble = "" if layout.stop else _trouble(layout, facts)
         return replace(_next(layout, facts, trouble), stop=True) if trouble else None
-    shape, because = _choice(layout, facts, choose)
+    choice = _choice(layout, facts, choose)
+    shape, because = choice.shape, choice.because
     if shape == IDLE:
         return _resting(layout, facts, because)
     there = facts.there()
@@ -273,19 +293,45 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
     """Return the next layout while all is well; None: this one stands, or not all have made it."""
     if not _made(layout, facts):
         return None
-    shape, because = _choice(layout, facts, choose)
+    choice = _choice(layout, facts, choose)
+    shape, because = choice.shape, choice.because
+    leaving = [one.machine for one in facts.there() if one.leaving and layout.layers(one.machine)]
+    if leaving:
+        left_s = min((facts.left_s[name] for name in leaving if name in facts.left_s), default=None)
+        step_s = max(one.step_s for one in facts.there())
+        answer = notice_answer(NoticeTimes(left_s, step_s, choice.change_s, choice.dropped, choice.dropped_s))
+        if answer is not NoticeAnswer.MIGRATE:
+            because = _short(leaving, left_s, choice, answer)
+        if answer is NoticeAnswer.GIVE_UP:
+            return replace(_next(layout, facts, because), stop=True)
+        if answer is NoticeAnswer.DROP:
+            return _placed(layout, facts, choice.dropped, _held_now(layout, facts), because)
     if shape == IDLE:
         left = tuple(place.machine for place in layout.places)
         return replace(_waiting(layout, facts, because), left=left, moves=_saved_by(layout, facts))
-    leaving = [one.machine for one in facts.there() if one.leaving and layout.layers(one.machine)]
     if shape == shape_of(layout):
         backup = _backup(layout, facts)
         if not leaving and not _backup_lacks(layout, facts):
             return None
         because = f"{', '.join(leaving)} to leave" if leaving else f"the backup is on {backup or 'no machine'}"
-    # The backup may be a step behind, so that it sends nothing.
+    return _placed(layout, facts, shape, _held_now(layout, facts), because)
+
+
+def _held_now(layout: ShapeLayout, facts: ShapeFacts) -> Sources:
+    """Return who has which layers while all train: the backup may be a step behind, so that it sends nothing."""
     held = {report.machine: frozenset(layout.layers(report.machine)) for report in facts.there()}
-    return _placed(layout, facts, shape, Sources(held, _last(facts)), because)
+    return Sources(held, _last(facts))
+
+
+def _short(leaving: Sequence[str], left_s: float | None, choice: ShapeChoice, answer: NoticeAnswer) -> str:
+    """Return why the change that is wanted is not made inside a notice."""
+    assert left_s is not None, "a notice without a time is never too short"
+    assert choice.change_s is not None
+    instead = f"{choice.dropped} drops their pipelines" if answer is NoticeAnswer.DROP else "the layout is given up"
+    return (
+        f"{', '.join(leaving)} to leave in {max(left_s, 0.0):.1f} s, and a change to {choice.shape} takes "
+        f"{choice.change_s:.1f} s: {instead}"
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------------- choices
@@ -300,7 +346,7 @@ def _ready(reports: Sequence[ShapeReport]) -> list[ShapeReport]:
     return [one for one in reports if one.layers and one.address and not one.reliable and not one.leaving]
 
 
-def _choice(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> tuple[Shape, str]:
+def _choice(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeChoice:
     there = facts.there()
     ready = _ready(there)
     before = [place for place in layout.places if place.machine not in facts.lost]
@@ -311,12 +357,21 @@ def _choice(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> tuple[Sh
         sum(one.leaving for one in there if not one.reliable),
         _layers(there),
         max([0, *(one.micro_batches for one in there)]),
+        _whole(layout, {one.machine for one in ready}),
     )
     if not ready:
-        return IDLE, "no machine can train"
+        return ShapeChoice(IDLE, "no machine can train")
     choice = choose(moment)
     assert choice.shape.machines <= len(ready), f"{choice.shape} is chosen for {len(ready)} machines"
-    return choice.shape, choice.because
+    return choice
+
+
+def _whole(layout: ShapeLayout, ready: Collection[str]) -> int:
+    """Return for how many pipelines there is a machine of each stage."""
+    counts = [0] * layout.stages
+    for place in layout.places:
+        counts[place.stage] += place.machine in ready
+    return min(counts, default=0)
 
 
 def _backup(layout: ShapeLayout, facts: ShapeFacts) -> str | None:

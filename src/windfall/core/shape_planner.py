@@ -18,9 +18,16 @@ from typing import Final
 from windfall.core.shape_decisions import ShapeChoice, ShapeMoment
 from windfall.errors import Misuse
 from windfall.models.elastic_profile import ElasticProfile, ElasticTraining, even_profile, training_of
-from windfall.models.measured_profile import measured_profile, with_changes, with_link_and_memory, with_measured_steps
+from windfall.models.measured_profile import (
+    measured_profile,
+    notice_s,
+    with_changes,
+    with_link_and_memory,
+    with_measured_steps,
+)
 from windfall.models.shape_costs import BoundedCosts
-from windfall.models.shapes import IDLE, Shape
+from windfall.models.shapes import IDLE, Shape, speeds_of
+from windfall.policies.shapes.shape_choices import fixed_depth
 from windfall.policies.shapes.shape_policy import ShapeDecision, ShapeSituation, decide, look_ahead_of
 from windfall.shape_measurements import ShapeMeasurements
 
@@ -99,7 +106,23 @@ class ShapePlanner:
             look_ahead=lookahead,
             least_gain=LEAST_GAIN if same else 0.0,
         )
-        return ShapeChoice(decision.shape, self._because(moment, decision))
+        whole = moment.whole * shape.stages
+        dropped = fixed_depth(speeds_of(costs.grid), shape.stages, whole) if whole else IDLE
+        return ShapeChoice(
+            decision.shape,
+            self._because(moment, decision),
+            self._notice_s(costs, shape, decision.shape),
+            dropped,
+            self._notice_s(costs, shape, dropped),
+        )
+
+    def _notice_s(self, costs: BoundedCosts, before: Shape, after: Shape) -> float | None:
+        """Return how much time a change needs inside a notice; None if that is not known, or nothing is trained [s]."""
+        if IDLE in (before, after) or self.measured is None:
+            return None
+        grid = costs.grid
+        planned_s = float(costs.row(grid.place(before), before.machines, 0)[grid.place(after)])
+        return notice_s(before, after, self.measured.changes, planned_s)
 
     def _because(self, moment: ShapeMoment, decision: ShapeDecision) -> str:
         if self._equal and decision.shape != IDLE:

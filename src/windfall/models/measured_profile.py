@@ -160,6 +160,29 @@ def seconds_of(kind: ChangeKind, changes: Sequence[ChangeMeasurement]) -> list[f
     return [one.seconds for one in changes if _kind(one) is kind]
 
 
+def notice_s(before: Shape, after: Shape, changes: Sequence[ChangeMeasurement], planned_s: float) -> float | None:
+    """Return the 90th percentile of how long a change takes; None before any was measured [s].
+
+    Of a kind that was never seen it is what a plan charges, times the largest ratio of a percentile to a median of other kinds.
+
+    Args:
+        before: the shape until then.
+        after: the shape from then on.
+        changes: that were measured.
+        planned_s: what a plan charges [s].
+    """
+    own = seconds_of(kind_of(before, after), changes)
+    if own:
+        return _ninetieth(own)
+    seen = [found for kind in ChangeKind if (found := seconds_of(kind, changes))]
+    return planned_s * max(_ninetieth(found) / statistics.median(found) for found in seen) if seen else None
+
+
+def _ninetieth(seconds: Sequence[float]) -> float:
+    """Return the 90th percentile: the smallest time that nine of ten do not exceed; of fewer the longest."""
+    return sorted(seconds)[math.ceil(0.9 * len(seconds)) - 1]
+
+
 def _kind(change: ChangeMeasurement) -> ChangeKind:
     before, after = (
         Shape(change.pipelines_before, change.stages_before),

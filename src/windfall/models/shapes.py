@@ -116,6 +116,13 @@ def grid_of(speeds: ShapeSpeeds) -> ShapeGrid:
     return ShapeGrid(shapes, pipelines, stages, pipelines * stages, rates)
 
 
+def speeds_of(grid: ShapeGrid) -> ShapeSpeeds:
+    """Return the throughput of the shapes of a grid."""
+    return ShapeSpeeds(
+        {shape: float(rate) for shape, rate in zip(grid.shapes, grid.samples_per_s, strict=True) if shape != IDLE}
+    )
+
+
 def all_shapes(machines: int, stages: Iterable[int]) -> tuple[Shape, ...]:
     """Return every shape of at most this many machines, with one of these numbers of stages."""
     return tuple(Shape(d, p) for p in stages for d in range(1, machines // p + 1))

@@ -46,6 +46,7 @@ class ElasticPlace(Struct, frozen=True):
         url: of the run's store; empty: none.
         settings: of the job.
         memory_bytes: of the machine; 0 if not known.
+        ends_s: when it ends, by the monotonic clock of the machine; None if that is not announced [s].
     """
 
     store: str
@@ -57,6 +58,7 @@ class ElasticPlace(Struct, frozen=True):
     url: str = ""
     settings: Mapping[str, Any] = {}
     memory_bytes: float = 0.0
+    ends_s: float | None = None
 
 
 def version_of(layout: ShapeLayout | None) -> int:
@@ -258,7 +260,10 @@ class ShapeWatch:
         if old is not None and not self._closed and waited_s < REPORT_EVERY_S and not _differs(old, report):
             return
         with self._changed:
-            report = self.report = replace(self.report, number=self.report.number + 1)
+            ends_s = self.place.ends_s
+            report = self.report = replace(
+                self.report, number=self.report.number + 1, ends_in_s=None if ends_s is None else ends_s - now_s
+            )
         store.set(f"report/{report.machine}", msgspec.json.encode(report))
         self._written, self._written_at_s = report, now_s
 
@@ -281,6 +286,7 @@ def ends(newer: ShapeLayout) -> bool:
 def _differs(old: ShapeReport, new: ShapeReport) -> bool:
     """Return whether more has changed than what changes with every step."""
     same = replace(
-        new, number=old.number, held=old.held if not new.stopped else new.held, trained=old.trained, step_s=old.step_s
-    )
+        new, number=old.number, held=old.held if not new.stopped else new.held, trained=old.trained, step_s=old.step_s,
+        ends_in_s=old.ends_in_s,
+    )  # fmt: skip
     return same != old

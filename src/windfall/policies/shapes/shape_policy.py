@@ -17,7 +17,7 @@ from typing import Final
 
 from windfall.errors import Misuse
 from windfall.models.shape_costs import BoundedCosts
-from windfall.models.shapes import IDLE, Shape, ShapeSpeeds
+from windfall.models.shapes import IDLE, Shape, ShapeSpeeds, speeds_of
 from windfall.policies.shapes.liveput import LiveputView, Programme, plan_and_worth
 from windfall.policies.shapes.shape_choices import adapted
 from windfall.structs import Struct
@@ -117,9 +117,7 @@ def decide(
     programme = Programme.ONE_MAXIMUM if costs.ordered else Programme.ALL_PAIRS
     planned, worth = plan_and_worth(view, costs, programme)
     grid = costs.grid
-    speeds = ShapeSpeeds(
-        {shape: float(rate) for shape, rate in zip(grid.shapes, grid.samples_per_s, strict=True) if shape != IDLE}
-    )
+    speeds = speeds_of(grid)
     kept = (
         speeds.best(now.machines)
         if now.shape == IDLE
