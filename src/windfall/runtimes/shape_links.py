@@ -42,7 +42,7 @@ class LinkBroken(Exception):
 
     Args:
         words: what happened.
-        peers: machines at the other end; of a sum it is one of them, and torch does not say which.
+        peers: machines at the other end; of a sum those whose connections are broken.
     """
 
     def __init__(self, words: str, peers: Sequence[str] = ()) -> None:
@@ -51,12 +51,12 @@ class LinkBroken(Exception):
 
 
 @contextmanager
-def _broken(what: str, peers: Sequence[str]) -> Iterator[None]:
+def _broken(what: str, peers: Callable[[], Sequence[str]]) -> Iterator[None]:
     """Turn torch's errors into `LinkBroken`; what they say differs from peer to peer."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise LinkBroken(f"{what}: {error}", peers) from None
+        raise LinkBroken(f"{what}: {error}", peers()) from None
 
 
 class Links:
@@ -144,13 +144,13 @@ class Links:
     def send(self, value: Any, to: str, tag: int, about: int = -1) -> None:
         """Begin to send a tensor whose form the receiver knows; it must not be changed before `sent`."""
         self.check()
-        with _broken(f"sending to {to}", (to,)):
+        with _broken(f"sending to {to}", lambda: (to,)):
             self._sent.append((about, self._group.send([value], self.machines.index(to), tag), value))
 
     def receive(self, value: Any, source: str, tag: int) -> Any:
         """Fill a tensor with what a machine sends, and return it."""
         self.check()
-        with _broken(f"receiving from {source}", (source,)):
+        with _broken(f"receiving from {source}", lambda: (source,)):
             self._group.recv([value], self.machines.index(source), tag).wait(_WAIT_S)
         self.check()
         return value
@@ -160,7 +160,7 @@ class Links:
         for one in list(self._sent):
             if about is None or one[0] == about:
                 self.check()
-                with _broken("sending", self._others):
+                with _broken("sending", self._gone):
                     one[1].wait(_WAIT_S)
                 self._sent = [other for other in self._sent if other is not one]
 
@@ -232,9 +232,21 @@ class Links:
             return
         options = dist.AllreduceOptions()
         options.reduceOp, options.timeout = kind, _WAIT_S
-        with _broken("a sum over all machines", self._others):
+        with _broken("a sum over all machines", self._gone):
             self._group.allreduce([value], options).wait(_WAIT_S)
         self.check()
+
+    def _gone(self) -> tuple[str, ...]:
+        """Return the machines to which a connection is broken, once one is; what is sent to the others nobody reads."""
+        if self._cuda:
+            return self._others
+        found = []
+        for machine in self._others:
+            try:
+                self._group.send([torch.zeros(1)], self.machines.index(machine), _ABORT_TAG)
+            except (RuntimeError, ValueError):
+                found.append(machine)
+        return tuple(found)
 
 
 def _form(value: Any) -> list[int]:

@@ -273,6 +273,11 @@ def broken_key(version: int) -> str:
     return f"broken/{version}"
 
 
+def gave_up_key(version: int, machine: str) -> str:
+    """Return the key that says that a machine lives and has given a layout up."""
+    return f"gave up/{version}/{machine}"
+
+
 def ready_key(version: int, machine: str) -> str:
     """Return the key that says that a machine is ready for a layout."""
     return f"ready/{version}/{machine}"
