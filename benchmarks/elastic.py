@@ -194,7 +194,7 @@ def kill_vs_torchft() -> Benchmark:
     """From SIGKILL of one of four ranks to the next step of all others."""
     demand("torchft")
     return Benchmark(
-        "SIGKILL of a rank vs torchft", killed_ours, killed_torchft, KILL_SHARE, True, "s", rounds=4,
+        "SIGKILL of a rank vs torchft", killed_ours, killed_torchft, KILL_SHARE, True, "s", rounds=3,
         spread_max=SPREAD_MAX,
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def kill_vs_ray() -> Benchmark:
     """The same beside Ray Train v2."""
     demand("ray")
     return Benchmark(
-        "SIGKILL of a rank vs Ray Train", killed_ours, killed_ray, KILL_SHARE, True, "s", rounds=3, spread_max=SPREAD_MAX
+        "SIGKILL of a rank vs Ray Train", killed_ours, killed_ray, KILL_SHARE, True, "s", rounds=2, spread_max=SPREAD_MAX
     )  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def restarted_forks() -> float:
 def reshape_vs_restart() -> Benchmark:
     """A change of shape while training against a restart from a checkpoint."""
     return Benchmark(
-        "2x2 -> 4x1 vs a restart from a checkpoint", reshaped, restarted, RESTART_SHARE, True, "s", rounds=4,
+        "2x2 -> 4x1 vs a restart from a checkpoint", reshaped, restarted, RESTART_SHARE, True, "s", rounds=3,
         spread_max=SPREAD_MAX,
     )  # fmt: skip
 
@@ -323,7 +323,7 @@ def notice_step() -> Benchmark:
     runs = PairedRuns(left_with_notice)
     return Benchmark(
         "with notice: slowest step but one vs usual", lambda: runs.half(0), lambda: runs.half(1), NOTICE_STEPS, True, "s",
-        rounds=4,
+        rounds=3,
     )  # fmt: skip
 
 
@@ -331,7 +331,7 @@ def join_step() -> Benchmark:
     """A machine that has built its model joins: state transfer and admission lengthen a step by at most a fifth."""
     runs = PairedRuns(joined)
     return Benchmark(
-        "join: slowest step vs usual", lambda: runs.half(0), lambda: runs.half(1), JOIN_STEPS, True, "s", rounds=4
+        "join: slowest step vs usual", lambda: runs.half(0), lambda: runs.half(1), JOIN_STEPS, True, "s", rounds=3
     )
 
 
