@@ -13,10 +13,14 @@ three lines: see `wrap`.
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from windfall.errors import Misuse
 from windfall.wire import environment
 
 
@@ -59,6 +63,7 @@ class Model:
         device: Any = "cpu",
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
+        _shorten_errors()
         from torch.utils.data import default_collate  # noqa: PLC0415 - who does not train needs no torch
 
         from windfall.runtimes.shape_engine import ShapeEngine, TrainSettings  # noqa: PLC0415 - the same
@@ -114,6 +119,7 @@ def wrap(
     Raises:
         Misuse: the data set, the optimizer or the model do not allow it.
     """
+    _shorten_errors()
     from windfall.runtimes.shape_wrap import WrappedTraining  # noqa: PLC0415 - who does not train needs no torch
 
     watch = _watch()
@@ -152,6 +158,21 @@ def load(place: str | os.PathLike[str], model: Any) -> int:
         step, tensors = shape_loading.read_run(_opened(os.fspath(place)), str(place))
     shape_loading.install_tensors(model, tensors, str(place))
     return step
+
+
+def _shorten_errors() -> None:
+    """Let a mistake in the script end it with its place and a sentence, and not with the inside of Windfall."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_error
+
+
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not isinstance(error, Misuse):
+        sys.__excepthook__(kind, error, trace)
+        return
+    own = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(os.path.dirname(__file__))]
+    at = f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: " if own else ""
+    sys.stderr.write(f"{at}{error}\n")
 
 
 def _watch() -> Any:

@@ -17,7 +17,7 @@ from windfall.core.node_agent_state import RunStatus
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
 from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
 from windfall.core.shape_planner import ShapePlanner
-from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED, Misuse, StoreError
+from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED, Infeasible, Misuse, StoreError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
 from windfall.linux.machine_memory import usable_gib
@@ -145,13 +145,14 @@ def run_machine(request: ExecRequest, signals_fd: int) -> int:
 
 
 def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
-    leads = bool(assignment[shape_rules.LEADS])
-    leader = _Leader(machine, assignment) if leads else None
-    machine.inform_script(assignment)
-    environ = user_environment(os.environ) | QUIET | {environment.ELASTIC: machine.place.path}
+    leader: _Leader | None = None
     script: ShapeScript | None = None
+    environ = user_environment(os.environ) | QUIET | {environment.ELASTIC: machine.place.path}
     output = ShapeOutput(machine.store, machine.request.machine, machine.clock)
     try:
+        if assignment[shape_rules.LEADS]:
+            leader = _Leader(machine, assignment)
+        machine.inform_script(assignment)
         script = ShapeScript(machine.request.argv, machine.request.cwd, environ, output.take)
         code = _watched(machine, script, leader)
         if code != EXIT_DONE:
@@ -167,6 +168,11 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
     except (StoreError, BoardLost, CoordinatorReplaced) as error:
         _log(str(error))
         return EXIT_RETRY
+    except (Misuse, Infeasible) as error:
+        # No machine can train this job: without the failure others would be bought for it for ever.
+        machine.log.write_failure(ShapeFailure(machine.request.machine, str(error)))
+        _log(str(error))
+        return EXIT_FAILED
     finally:
         if script is not None:
             script.end()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import runpy
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -158,6 +160,13 @@ def train_wrapped(options: Mapping[str, Any]) -> None:
             time.sleep(options.get("wait_s", 0.0))
     torch.save(model.state_dict(), folder / f"{name}.model")
     (folder / f"{name}.end").write_text(digest([model]))
+
+
+def run_file(options: Mapping[str, Any]) -> None:
+    """Run a user's script as it stands: `options["file"]`, with the arguments of `options["argv"]`."""
+    os.environ[environment.ELASTIC] = options["place"]
+    sys.argv = [options["file"], *options["argv"]]
+    runpy.run_path(options["file"], run_name="__main__")
 
 
 def digest(layers: list[torch.nn.Module]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,46 @@ def test_a_script_that_cannot_be_trained_so_is_refused(make: Callable[[], Any], 
     """Layers that cannot be cut, bad batches, samples, losses and numbers are named, with what to write instead."""
     with pytest.raises(Misuse, match=words):
         make()
+
+
+def _loader(**more: Any) -> Any:
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), batch_size=4, **more)
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (lambda: _loader(sampler=torch.utils.data.WeightedRandomSampler([0.1] * 8, 8)), "has a WeightedRandomSampler: wrap"),
+        (
+            lambda: _loader(sampler=torch.utils.data.DistributedSampler(Pairs([1.0] * 8), num_replicas=2, rank=0)),
+            "has a DistributedSampler: wrap gives each machine its part of each batch",
+        ),
+        (lambda: _loader(sampler=torch.utils.data.RandomSampler(Pairs([1.0] * 8), num_samples=5)), "has a RandomSampler"),
+    ],
+)  # fmt: skip
+def test_a_sampler_of_the_scripts_own_is_refused(loader: Callable[[], Any], words: str) -> None:
+    """Which samples a machine gets is decided from their numbers: another choice would be dropped without a word."""
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(Misuse, match=words):
+        elastic.wrap(layer, sgd(list(layer.parameters())), loader(), steps=3)
+
+
+def test_a_mistake_ends_a_script_with_its_place_and_a_sentence(tmp_path: Path) -> None:
+    """Nobody has to read the inside of Windfall; an error of the script's own keeps its traceback."""
+    begin = "import torch\nfrom windfall import elastic\nlayers = [torch.nn.Linear(2, 2)]\n"
+    make = "elastic.Model(layers, len, lambda one: torch.optim.SGD(one, lr=0.1), batch={}, micro_batch=2)\n"
+    said = []
+    for number, text in enumerate((begin + make.format(5), begin + make.format(4) + "layers[3]\n")):
+        path = tmp_path / f"train{number}.py"
+        path.write_text(text)
+        done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        said.append(done.stderr)
+
+    assert said[0].startswith("train0.py:4: a batch of 5 in micro-batches of 2: write a batch that is a multiple")
+    assert said[0].count("\n") == 1
+    assert said[1].startswith("Traceback")
+    assert said[1].endswith("IndexError: list index out of range\n")
 
 
 def test_a_data_set_that_changes_its_length_is_refused() -> None:

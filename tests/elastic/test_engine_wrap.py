@@ -2,15 +2,83 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.elastic.elastic_script import train_wrapped
+from tests.elastic.elastic_script import run_file, train_wrapped
 from tests.elastic.scripted_fleet import alone, fleet
 
 STEPS = 15
+DDP_SCRIPT = Path(__file__).with_name("ddp_script.py")
+CHANGED = {
+    "from torch.nn.parallel import DistributedDataParallel": "from windfall import elastic",
+    "model = DistributedDataParallel(model)": "training = elastic.wrap(model, optimizer, loader, schedule, steps=18)",
+    "    for values, targets, numbers in loader:": "    for values, targets, numbers in training:",
+}
+"""The three lines of the script that change."""
+GONE = {
+    'dist.init_process_group("gloo")': "",
+    "sampler = DistributedSampler(dataset, shuffle=False)": "",
+    "    sampler.set_epoch(epoch)": "",
+    "batch_size=16 // dist.get_world_size(), sampler=sampler": "batch_size=16",
+}
+"""What belongs to the process group and its ranks, and goes with them."""
+
+
+def states(folder: Path) -> list[Any]:
+    return [torch.load(path) for path in sorted(folder.glob("*.pt"))]
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_an_ordinary_script_for_ddp_goes_from_two_to_four_to_one_to_three_machines(tmp_path: Path) -> None:
+    """With three lines changed it ends with the parameters that torchrun gives it on two ranks; each sample once an epoch."""
+    folder, ranks = tmp_path / "run", tmp_path / "ranks"
+    for one in (folder, ranks):
+        one.mkdir()
+    line = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        DDP_SCRIPT,
+        ranks,
+        "0",
+    ]
+    subprocess.run(line, check=True, capture_output=True, timeout=200)
+    text = DDP_SCRIPT.read_text()
+    for old, new in (CHANGED | GONE).items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    script = tmp_path / "elastic.py"
+    script.write_text(text)
+
+    with fleet(folder, run_file, 1, file=str(script), argv=[str(folder), "0.1"]) as machines:
+        machines.start("a", "b")
+        machines.begin(2, 1, ["a", "b"])
+        machines.start("c", "d")
+        machines.wait_step(["a", "b"], 3)
+        machines.plan(4, 1, ["a", "b", "c", "d"])
+        machines.wait_step(["c", "d"], 7)
+        machines.plan(1, 1, ["c"])
+        machines.wait_step(["c"], 11)
+        machines.plan(3, 1, ["a", "c", "b"])
+        machines.finish(["a", "b", "c"], 18)
+
+    (expected, _), found = states(ranks), states(folder)
+    assert len(found) == 4
+    for state in found:
+        assert all(torch.allclose(value, state[name], rtol=1e-4, atol=1e-5) for name, value in expected.items())
+    seen = [one for path in folder.glob("*.log") for row in path.read_text().splitlines() for one in json.loads(row)]
+    assert sorted(seen) == sorted([*range(48)] * 6)
 
 
 @pytest.mark.real

@@ -41,12 +41,17 @@ class TcpBoard:
 
     Raises:
         BoardLost: it cannot be opened.
+        Misuse: torch is not installed.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        # torch takes seconds to import, and only a machine that leads needs it here.
-        from torch.distributed import TCPStore  # noqa: PLC0415
-
+        try:
+            # torch takes seconds to import, and only a machine that leads needs it here.
+            from torch.distributed import TCPStore  # noqa: PLC0415
+        except ImportError as error:
+            raise Misuse(
+                f"torch cannot be imported beside Windfall on the machine that leads: {error}; pip install 'windfall[elastic]'"
+            ) from None
         try:
             # torch itself listens on all addresses, and asks for no token.
             listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -87,7 +87,7 @@ class WrappedTraining:
         kinds = (torch.nn.modules.batchnorm._NormBase,)  # the base of all that keep running statistics
         self._statistics = [one for part in module.modules() if isinstance(part, kinds) for one in part.buffers()]
         self._weight, self._began_s = 0.0, 0.0
-        self._under_way, self._leaves = False, False
+        self._under_way, self._leaves, self._is_over = False, False, False
         self._broken: LinkBroken | None = None
         self.step, self.epoch = 0, 0
         optimizer.register_step_pre_hook(self._before_step)
@@ -97,11 +97,15 @@ class WrappedTraining:
             watch.start()
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield this machine's part of each batch, until training is over.
+        """Yield this machine's part of each batch, until training is over; nothing after that.
+
+        So the loop may stay inside one over epochs.
 
         Raises:
             Misuse: the loop took no step, or a gradient is not finite.
         """
+        if self._is_over:
+            return
         member = self._member
         try:
             while (layout := member.next_layout()) is not None:
@@ -114,6 +118,7 @@ class WrappedTraining:
                 except LinkBroken as broken:
                     member.give_up(broken)
             member.load_last()
+            self._is_over = True
         except Exception as error:
             member.fail(str(error) if isinstance(error, WindfallError) else f"{type(error).__name__}: {error}")
             raise
@@ -222,6 +227,17 @@ def _check(module: Any, optimizer: Any, loader: Any, steps: int) -> None:
         raise Misuse(
             "loader is not a DataLoader with a batch_size over a data set with a length: which samples a machine gets is "
             "decided from their numbers, so give DataLoader(dataset, batch_size=...)"
+        )
+    sampler = getattr(loader, "sampler", None)
+    plain = isinstance(sampler, torch.utils.data.SequentialSampler) or (
+        isinstance(sampler, torch.utils.data.RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == len(loader.dataset)
+    )
+    if not plain:
+        raise Misuse(
+            f"loader has a {type(sampler).__name__}: wrap gives each machine its part of each batch, and trains each "
+            "sample once an epoch; give DataLoader(dataset, batch_size=..., shuffle=True), without a sampler"
         )
     known = {id(one) for one in module.parameters()}
     if not known or any(id(one) not in known for group in optimizer.param_groups for one in group["params"]):
