@@ -53,7 +53,7 @@ class ShapeStorm:
         self.fickle = self.rng.random() < 0.3
         self.least = self.rng.choice((1, 1, 1, 2, 3))
         self.save_every = self.rng.choice((1, 3, 5, 100))
-        self.change_s = self.rng.choice((50.0, 200.0, 400.0))
+        self.change_s = 50.0 if self.gentle else self.rng.choice((100.0, 400.0, 800.0))
         self.turns, self.born, self.now_s = 0, 0, 0.0
         self.network = Network(finished=self._finished, send=self._send)
         self.late: list[Callable[[], object]] = []
@@ -85,7 +85,7 @@ class ShapeStorm:
         shape, because = self._wanted(moment)
         dropped = Shape(moment.whole, moment.shape.stages) if moment.whole >= 1 else IDLE
         dropped = dropped if dropped.machines >= self.least else IDLE
-        return ShapeChoice(shape, because, self.change_s, dropped, self.change_s / 4.0)
+        return ShapeChoice(shape, because, self.change_s, dropped, self.change_s / 8.0)
 
     def _wanted(self, moment: ShapeMoment) -> tuple[Shape, str]:
         fitting = all_shapes(moment.ready, [depth for depth in DEPTHS if depth == 1 or depth < LAYERS])
@@ -222,7 +222,8 @@ class ShapeStorm:
             "stop" if layout.stop else "begin" if layout.step is not None else "plan" if layout.stages else "wait"
         ] += 1
         for words in ("drops their pipelines", "the layout is given up"):
-            self.tally[words] += words in layout.because
+            if words in layout.because:
+                self.tally[words] += 1
         demand(layout.redone >= before.redone, "what is redone is not forgotten")
         if layout.stages and not layout.stop:
             placed = [place.machine for place in layout.places]
@@ -313,7 +314,7 @@ class ShapeStorm:
         """Announce an end that comes too soon for most changes: the machine is gone by then, replaced or not."""
         placed = [one for one in self._up(False) if self.log[-1].layers(one.name)]
         for machine in self.rng.sample(placed, min(len(placed), self.rng.choice((1, 1, 2)))):
-            machine.leaving, machine.ends_s = True, min(machine.ends_s, self.now_s + self.rng.uniform(0.0, 400.0))
+            machine.leaving, machine.ends_s = True, min(machine.ends_s, self.now_s + self.rng.uniform(50.0, 900.0))
         if self.rng.random() < 0.5:
             self._add(False)
         self.tally["a notice was tight"] += 1

@@ -145,3 +145,31 @@ def test_a_machine_that_saves_another_step_than_all_have_saves_it_again() -> Non
 
     assert again is not None
     assert (again.term, again.base, again.redone, again.moves) == (2, 8, 1, moves)
+
+
+def test_a_notice_too_short_for_a_migration_drops_the_pipeline_of_the_machine_that_leaves() -> None:
+    """Of 2x2 the whole pipeline stays where it is, and nothing is sent: 3x1 would take 10 s, and 3 are left."""
+    cut, names = (0, 3, 4), ("a", "b", "c", "d")
+    places = tuple(StagePlace(number // 2, number % 2, name) for number, name in enumerate(names))
+    layout = replace(first_layout(0), version=2, term=1, pipelines=2, stages=2, cut=cut, places=places)
+    reports = {
+        name: replace(_stopped(name, ((0, 4, 5),), trained=5), stopped=False, layout=2, term=1, leaving=name == "d")
+        for name in names
+    }
+    choice = ShapeChoice(Shape(3, 1), "faster", 10.0, Shape(1, 2), 1.0)
+    moments: list[ShapeMoment] = []
+
+    def choose(moment: ShapeMoment) -> ShapeChoice:
+        moments.append(moment)
+        return choice
+
+    dropped = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, {"d": 3.0}), choose)
+    migrated = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, {"d": 11.0}), choose)
+
+    assert dropped is not None
+    assert migrated is not None
+    assert moments[0].whole == 1
+    assert (dropped.pipelines, dropped.stages, dropped.step, dropped.stop, dropped.moves) == (1, 2, None, False, ())
+    assert {place.machine for place in dropped.places} < {"a", "b", "c"}
+    assert dropped.because == "d to leave in 3.0 s, and a change to 3x1 takes 10.0 s: 1x2 drops their pipelines"
+    assert (migrated.pipelines, migrated.stages, migrated.because) == (3, 1, "faster")

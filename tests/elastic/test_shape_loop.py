@@ -25,7 +25,7 @@ from windfall.runtimes.shape_coordinator_loop import (
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_progress import ShapeProgress
 from windfall.shape_layout import ShapeLayout, ShapeReport
-from windfall.shape_measurements import LayerMeasurement, MachineMeasurement
+from windfall.shape_measurements import ChangeMeasurement, LayerMeasurement, MachineMeasurement
 from windfall.shape_status import ShapeFailure
 from windfall.storage.object_stores import open_store
 from windfall.structs import replace
@@ -471,6 +471,32 @@ def test_ps_prints_what_was_measured_as_a_block(
     assert [layer.forward_s for layer in profile.pipeline.layers] == [0.01] * 6
     assert (profile.pipeline.batch, profile.pipeline.memory_bytes) == (8, 1e9)
     assert profile.pipeline.link.seconds(1 << 18) == pytest.approx(0.026, rel=0.01)
+
+
+def test_ps_and_explain_say_what_was_measured(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What shapes train as measured, and why each layout followed; a coordinator that takes over changes nothing."""
+    scene.trained()
+    measure(scene)
+    scene.wait(1.0, "r1", "a", "b")
+    scene.loop.write_status(scene.clock.now_s)
+    scene.loop = scene.started(taken_by_next_shape_coordinator(scene.layout))
+    assert scene.log.write_layout(scene.layout)
+    scene.loop.write_status(scene.clock.now_s)
+    measured = scene.loop._meter.found
+    assert measured is not None
+
+    assert shape_page.measured_speeds(measured) == "2x1 3.077 samples/s as measured"
+    assert shape_page.measured_speeds(replace(measured, changes=(ChangeMeasurement(2, 1, 1, 2, 0.4),))) == (
+        "2x1 3.077 samples/s as measured; changes of shape took 0.4 s in the median of 1"
+    )
+    assert main(["ps", tmp_path.as_uri()]) == 0
+    assert main(["explain", tmp_path.as_uri()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" machines")[0] for line in lines if line.startswith("layout ")] == [
+        "layout 1, term 0: all wait: training begins",
+        "layout 2, term 1: 2x1: 2",
+        "layout 3, term 1: 1x2: 2",
+    ]
 
 
 def test_a_picture_shows_the_shapes(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

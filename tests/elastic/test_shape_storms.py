@@ -25,7 +25,6 @@ HABITS = {
     "a machine left in time",
     "a notice was too short",
     "a notice was tight",
-    "drops their pipelines",
     "the layout is given up",
     "a machine vanished",
     "a machine was cut off",

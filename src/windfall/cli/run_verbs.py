@@ -528,7 +528,8 @@ def explain(
     """Show why each decision was made, with the numbers it compared.
 
     For a job: what was ordered, and when to stop; `--machines` shows when its machines decided to save.  For a bag also what
-    became of each item that was preempted, or stopped by its metric; `BAG/ITEM` shows that of one item.
+    became of each item that was preempted, or stopped by its metric; `BAG/ITEM` shows that of one item.  For an elastic
+    training also why each shape was chosen.
 
     Example: `windfall explain gpt-3f9a2c 3`
 
@@ -539,6 +540,9 @@ def explain(
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
         json_: print one decision per line, as stored.
     """
+    shaped = number is None and not json_ and bag_verbs.split_item(run) is None
+    if shaped and run_reference.is_url(run) and shape_verbs.print_layouts(run):
+        return
     rows = _explained(run, state, machines=machines)
     decisions = [decision for row in rows for decision in row.decisions]
     if number is not None and not 1 <= number <= len(decisions):
@@ -555,6 +559,8 @@ def explain(
         return
     for line in core_replay.explain(rows, number):
         print(line)
+    if shaped:
+        shape_verbs.print_layouts(run_reference.url_of(run, state))
 
 
 def _explained(run: str, state: Path | None, *, machines: bool) -> Sequence[Row]:

@@ -44,7 +44,8 @@ def find_shapes(url: str) -> OpenShapes | None:
     status, failures = log.status(), log.failures()
     if status is None and not failures:
         return None
-    return OpenShapes(log, ShapeRecord(status, log.failure(failures) if failures else None, failures))
+    failure = log.failure(failures) if failures else None
+    return OpenShapes(log, ShapeRecord(status, failure, failures, log.measured()))
 
 
 def show(shapes: OpenShapes, *, json_: bool) -> None:
@@ -141,6 +142,20 @@ def print_profile(runs: Sequence[str], state: Path | None, *, json_: bool) -> No
         return
     for line in shape_page.block_lines(block):
         print(line)
+
+
+def print_layouts(url: str) -> bool:
+    """Print why each layout followed the one before; return whether the run at a URL is of an elastic training.
+
+    Raises:
+        StoreError, LogDamaged: it cannot be read.
+    """
+    shapes = find_shapes(url)
+    if shapes is None:
+        return False
+    for layout in shapes.log.layouts():
+        print(plain(shape_page.layout_line(layout)))
+    return True
 
 
 def print_failures(shapes: OpenShapes) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windfall import codec
+from windfall.shape_layout import ShapeLayout
+from windfall.shape_measurements import ShapeMeasurements
 from windfall.shape_status import ShapeFailure, ShapeMachineStatus, ShapeStatus
 from windfall.structs import Struct
 from windfall.units import count_text
@@ -17,21 +20,43 @@ class ShapeRecord(Struct, frozen=True):
     Attributes:
         status: the newest; None before training has begun.
         failure: the newest failure of the script, and which one it is; None and 0 without one.
+        measured: what training has measured of itself; None before it has.
     """
 
     status: ShapeStatus | None
     failure: ShapeFailure | None = None
     failures: int = 0
+    measured: ShapeMeasurements | None = None
 
 
 def lines(record: ShapeRecord) -> list[tuple[str, str]]:
     """Return labels and texts."""
     found = [] if record.status is None else _of_status(record.status)
+    if record.measured is not None and record.measured.steps:
+        found.append(("speed", measured_speeds(record.measured)))
     if record.failure is not None:
         found.append(
             ("failure", f"{record.failure.message} ({record.failure.machine}; the newest of {record.failures})")
         )
     return found
+
+
+def measured_speeds(found: ShapeMeasurements) -> str:
+    """Return what each shape that was trained trains, fastest first, and how long changes took."""
+    rates = sorted(((found.batch / one.step_s, one) for one in found.steps), key=lambda pair: -pair[0])
+    speeds = ", ".join(f"{one.pipelines}x{one.stages} {rate:.4g}" for rate, one in rates)
+    changes = [one.seconds for one in found.changes if one.stages_before]
+    if not changes:
+        return f"{speeds} samples/s as measured"
+    took = f"{statistics.median(changes):.2g} s in the median of {len(changes)}"
+    return f"{speeds} samples/s as measured; changes of shape took {took}"
+
+
+def layout_line(layout: ShapeLayout) -> str:
+    """Return what a layout changed, and why."""
+    shape = f"{layout.pipelines}x{layout.stages}" if layout.stages else "all wait"
+    what = "all end" if layout.over else f"{shape} is given up" if layout.stop else shape
+    return f"layout {layout.version}, term {layout.term}: {what}: {layout.because}"
 
 
 def _of_status(status: ShapeStatus) -> list[tuple[str, str]]:
@@ -116,4 +141,5 @@ def as_json(record: ShapeRecord) -> dict[str, Any]:
         "status": None if record.status is None else codec.encode(record.status),
         "failure": None if record.failure is None else codec.encode(record.failure),
         "failures": record.failures,
+        "measured": None if record.measured is None else codec.encode(record.measured),
     }

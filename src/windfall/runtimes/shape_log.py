@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from windfall.errors import LogDamaged, NewerFormat
 from windfall.ports import ObjectStore
 from windfall.shape_layout import ShapeLayout
@@ -20,10 +22,22 @@ class ShapeLog:
         """Return the newest layout, from one that is known on; None if there is none yet."""
         newest = since
         while True:
-            data = self._store.get(shape_records.layout_key(1 if newest is None else newest.record + 1))
-            if data is None:
+            layout = self._layout(1 if newest is None else newest.record + 1)
+            if layout is None:
                 return newest
-            newest = shape_records.layout_from_bytes(data)
+            newest = layout
+
+    def layouts(self) -> Iterator[ShapeLayout]:
+        """Yield the layouts, oldest first; one that another coordinator takes over comes once."""
+        layout, version = self._layout(1), 0
+        while layout is not None:
+            if layout.version > version:
+                yield layout
+            version, layout = layout.version, self._layout(layout.record + 1)
+
+    def _layout(self, record: int) -> ShapeLayout | None:
+        data = self._store.get(shape_records.layout_key(record))
+        return None if data is None else shape_records.layout_from_bytes(data)
 
     def write_layout(self, layout: ShapeLayout) -> bool:
         """Append a layout; return whether it is there, and this one."""
