@@ -182,6 +182,23 @@ def test_a_machine_with_a_broken_connection_is_lost_soon(scene: Scene) -> None:
     assert scene.loop.coordinator.lost == {"b"}
 
 
+def test_a_machine_that_has_reported_since_is_not_lost_soon(scene: Scene) -> None:
+    """In a sum all that were in it are named; one of them may be halted for a moment, and is lost only after five seconds."""
+    scene.trained()
+    scene.all_say("r1", "a", stopped=True, broken=("b",))
+    scene.clock.now_s += 0.02
+    scene.all_say("b", stopped=True)
+    layout = scene.layout
+    scene.clock.now_s += 0.9
+    scene.board.say("r1", layout)
+    scene.board.say("a", layout)
+    scene.loop.turn()
+
+    assert scene.loop.coordinator.lost == frozenset()
+    scene.wait(6.0, "r1", "a")
+    assert scene.loop.coordinator.lost == {"b"}
+
+
 def test_a_machine_that_is_to_leave_may_end_once_it_was_replaced(scene: Scene) -> None:
     """Not before all others have made the layout without it."""
     scene.trained()

@@ -6,6 +6,7 @@ takes any machine for lost.  Training does not wait for it, but for what a loss 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from windfall.core.shape_decisions import Chooser, ShapeFacts, is_at_rest, named_by, next_shape_layout, released
@@ -19,7 +20,7 @@ class ShapePatience(Struct, frozen=True):
     Attributes:
         lost_after_s: a machine is lost then [s].
         reliable_lost_after_s: the same of a reliable one [s].
-        broken_lost_after_s: the same of one to which another's connection may have broken [s].
+        broken_lost_after_s: the same of one that has not reported since another's connection, to it perhaps, broke [s].
         paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
         listen_s: how long a coordinator that starts waits for machines that the layout names, which train without it: they must
             first be told where it is [s].  Once all but some that others miss have found it, these are lost as silent ones.
@@ -55,6 +56,7 @@ class ShapeCoordinator:
         self._listens_until_s = now_s + (patience.lost_after_s if layout.coordinator > 1 else 0.0)
         self._reports: dict[str, ShapeReport] = {}
         self._reported_s: dict[str, float] = {}
+        self._named_s: dict[str, float] = {}
         self._awaited_s = dict.fromkeys(named_by(layout), now_s + patience.listen_s)
         if layout.backup is not None:
             # It is often lost together with the coordinator before; to miss it wrongly costs no step.
@@ -102,6 +104,9 @@ class ShapeCoordinator:
             self._reported_s[report.machine] = now_s
             self._take_end(report, now_s)
             self._awaited_s.pop(report.machine, None)
+            if report.term == self.layout.term:
+                for name in report.broken:
+                    self._named_s.setdefault(name, now_s)
 
     def _take_end(self, report: ShapeReport, now_s: float) -> None:
         if not report.leaving:
@@ -140,6 +145,7 @@ class ShapeCoordinator:
         """Take in that a layout is in the log."""
         if layout.term != self.layout.term:
             self._trained = 0
+            self._named_s.clear()
         self.layout = layout
 
     def _facts(self, stored: int) -> ShapeFacts:
@@ -159,12 +165,14 @@ class ShapeCoordinator:
                     )
 
     def _silent(self, now_s: float) -> set[str]:
-        patience, broken = self._patience, self._broken()
-        silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s} | self._not_found(now_s, broken)
+        patience = self._patience
+        silent = {name for name, until_s in self._awaited_s.items() if until_s < now_s} | self._not_found(now_s)
         for name, reported_s in self._reported_s.items():
             limit_s = patience.reliable_lost_after_s if self._reports[name].reliable else patience.lost_after_s
+            # Of several that are named, those that live report, however busy this computer is.
+            named = self._named_s.get(name, -math.inf) >= reported_s
             # A machine whose announced end has come is not waited for.
-            if name in broken or self._ends_s.get(name, now_s) < now_s:
+            if named or self._ends_s.get(name, now_s) < now_s:
                 limit_s = min(limit_s, patience.broken_lost_after_s)
             if now_s - reported_s > limit_s:
                 silent.add(name)
@@ -172,20 +180,14 @@ class ShapeCoordinator:
             self._awaited_s.pop(name, None)
         return silent
 
-    def _broken(self) -> frozenset[str]:
-        """Return the machines to which another's connection broke."""
-        term, lost = self.layout.term, self._lost
-        reports = [one for one in self._reports.values() if one.machine not in lost and one.term == term]
-        return frozenset(name for one in reports for name in one.broken)
-
-    def _not_found(self, now_s: float, broken: frozenset[str]) -> frozenset[str]:
+    def _not_found(self, now_s: float) -> frozenset[str]:
         """Return the machines that have not found this coordinator, though all others have for long, and that are missed.
 
         Who gave up a step closes its connections, so that a peer misses it though it lives: it is given time to say so.  The
         backup, which is often lost together with the coordinator before, is missed once others hold each layer.
         """
         missed = frozenset(
-            name for name in self._awaited_s if name in broken or (name == self.layout.backup and self._held())
+            name for name in self._awaited_s if name in self._named_s or (name == self.layout.backup and self._held())
         )
         if missed != self._awaited_s.keys():
             missed = frozenset()
