@@ -237,7 +237,7 @@ class Links:
         self.check()
 
     def _gone(self) -> tuple[str, ...]:
-        """Return the machines to which a connection is broken, once one is; what is sent to the others nobody reads."""
+        """Return the machines to which a connection is broken, once one is; what is sent to the others is never read."""
         if self._cuda:
             return self._others
         found = []
