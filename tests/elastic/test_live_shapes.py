@@ -123,3 +123,25 @@ def test_the_leading_machine_is_lost_and_another_one_leads(rig: Rig) -> None:
     assert found.coordinator >= 2
     assert found.redone <= 1
     assert len(digests(rig, "led")) == 1
+
+
+def test_a_model_that_fits_no_shape_fails_with_a_sentence(rig: Rig, tmp_path: Path) -> None:
+    """The coordinator finds it out, on a machine whose script is well: the job fails, and its machines go."""
+    script = tmp_path / "one_layer.py"
+    script.write_text(
+        "import torch\n"
+        "from windfall import elastic\n"
+        "pairs = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 2))\n"
+        "layers, mse = [torch.nn.Linear(2, 2)], torch.nn.functional.mse_loss\n"
+        "model = elastic.Model(layers, mse, lambda one: torch.optim.SGD(one, lr=0.1), batch=4, micro_batch=2)\n"
+        "list(model.train(pairs, 9))\n"
+    )
+    run = f"{shlex.quote(sys.executable)} train.py"
+    runtime = {"elastic": {"nodes": 2, "shapes": ["1x2"]}}
+    job_id = rig.submit({"name": "deep", "run": run, "runtime": runtime, "work": {"steps": 9}}, script)
+
+    told = rig.ended(job_id)
+
+    assert (told["phase"], told["exit_code"]) == ("failed", 1)
+    assert "the nearest, 1x2: 2 stages need at least" in told["message"]
+    rig.until(lambda: not rig.processes("machine", "keeper"), "nothing is left alive")

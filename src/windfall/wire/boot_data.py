@@ -202,5 +202,5 @@ def claimed_from_json(document: object) -> ClaimResponse:
 
 def missing_secrets(boot: BootData, secrets: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     """Return the names of the secrets that the machine needs to run the job and does not have."""
-    needed = {*boot.secrets, *((PEERS_TOKEN,) if boot.nodes > 1 else ())}
+    needed = {*boot.secrets, *((PEERS_TOKEN,) if boot.nodes > 1 or boot.addressed else ())}
     return tuple(sorted(needed - {name for name, _ in secrets}))
