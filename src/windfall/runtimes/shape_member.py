@@ -19,7 +19,7 @@ from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_states import HeldStates, LayerState, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, save_layers, stored_step, terms_of
 from windfall.runtimes.shape_times import TransferTimes
-from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, gave_up_key, ready_key, version_of
+from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, lost_of, ready_key, version_of
 from windfall.shape_layout import STORE, ShapeLayout, StagePlace, StateMove
 from windfall.structs import Struct
 from windfall.wire.shape_files import StoredStep
@@ -465,29 +465,13 @@ class ShapeMember:
 
     def give_up(self, broken: LinkBroken) -> None:
         """Give up a step: report what is held, and wait for a layout that says from which step all continue."""
-        lost = self._lost_of(broken.peers)
+        lost = lost_of(self._store, version_of(self._making), self.machine, broken.peers)
+        lost = () if self._alarm.is_set() else lost
         if self._watch is not None and not self._alarm.is_set():
             self._watch.post(broken_key(version_of(self._making)), b"1")
         self._close()
         self._stopped, self._leaves = True, None
         self._update(stopped=True, broken=lost, held=self.held.ranges())
-
-    def _lost_of(self, peers: Sequence[str]) -> tuple[str, ...]:
-        """Return the machines that are lost, of those to which a connection broke; say that this one lives.
-
-        It says so before its own connections break: who sees that, and asks in the same way, does not take it for lost.
-        """
-        if self._store is None:
-            return ()
-        version = version_of(self._making)
-        try:
-            self._store.set(gave_up_key(version, self.machine), b"1")
-            if self._alarm.is_set():
-                return ()
-            return tuple(one for one in peers if not self._store.check([gave_up_key(version, one)]))
-        except RuntimeError:
-            # With the store its machine is lost; the coordinator that follows takes none for lost that reports to it.
-            return () if self._alarm.is_set() else tuple(peers)
 
     def load_last(self) -> None:
         """Put the state after the last step into all layers."""

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -276,6 +276,21 @@ def broken_key(version: int) -> str:
 def gave_up_key(version: int, machine: str) -> str:
     """Return the key that says that a machine lives and has given a layout up."""
     return f"gave up/{version}/{machine}"
+
+
+def lost_of(store: Any, version: int, machine: str, peers: Sequence[str]) -> tuple[str, ...]:
+    """Return the machines that are lost, of those to which a connection broke in a layout; say that this one lives.
+
+    It says so before its own connections break: who sees that, and asks in the same way, does not take it for lost.
+    """
+    if store is None:
+        return ()
+    try:
+        store.set(gave_up_key(version, machine), b"1")
+        return tuple(one for one in peers if not store.check([gave_up_key(version, one)]))
+    except RuntimeError:
+        # With the store its machine is lost; the coordinator that follows takes none for lost that reports to it.
+        return tuple(peers)
 
 
 def ready_key(version: int, machine: str) -> str:
