@@ -25,6 +25,18 @@ LAYERS = 6
 WITHIN_S = 250.0
 
 
+def forked() -> Any:
+    """Return what starts processes: by a server that has loaded torch, whichever test is the first to start one.
+
+    The server loads only what it is told to before its first process; after that each would load torch for itself, for seconds.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["torch", "tests.elastic.storm_fleet", "tests.elastic.elastic_script", "windfall.runtimes.shape_engine"]
+    )
+    return context
+
+
 class ScriptedFleet:
     """Processes that train, and what is said to them."""
 
@@ -34,10 +46,7 @@ class ScriptedFleet:
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WITHIN_S)
         )
         self._processes: dict[str, Any] = {}
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            ["torch", "tests.elastic.elastic_script", "windfall.runtimes.shape_engine"]
-        )
+        self._context = forked()
         self.layout: ShapeLayout | None = None
 
     def start(self, *names: str, **options: Any) -> None:
@@ -296,7 +305,7 @@ def alone(
 ) -> tuple[dict[int, float], str]:
     """Train in one process without a coordinator; return losses and the digest of the final state."""
     folder.mkdir(parents=True)
-    context = multiprocessing.get_context("forkserver")
+    context = forked()
     process = context.Process(target=script, args=({**options, "folder": str(folder), "machine": "alone"},))
     process.start()
     process.join(WITHIN_S)
