@@ -33,6 +33,7 @@ from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_node import PlaceFile, TcpBoard
 from windfall.runtimes.shape_store import newest_checkpoint
 from windfall.shape_layout import ShapeReport
+from windfall.shape_measurements import MEASURED
 from windfall.storage.object_stores import open_store
 from windfall.wire import environment
 
@@ -231,7 +232,7 @@ class ElasticFleet:
 
     def profile(self, name: str) -> dict[str, Any] | None:
         """Return what a machine last measured of its layers, and of what it has sent to the backup."""
-        store, key = self._board._store, f"profile/{name}"
+        store, key = self._board._store, f"{MEASURED}{name}"
         return dict(json.loads(store.get(key))) if store.check([key]) else None
 
     def wait_shape(self, shape: Shape, names: Sequence[str], steps: int) -> None:

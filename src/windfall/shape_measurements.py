@@ -47,6 +47,9 @@ class MachineMeasurement(Struct, frozen=True):
         step_s: of a step [s].
         memory_bytes: of the machine [bytes].
         transfers: (bytes, seconds) of what it has received.
+        step: the newest that it has finished.
+        backup_bytes: that it has sent to the backup in its layout, until that step.
+        state_bytes: of its own layers, optimiser included.
     """
 
     machine: str
@@ -62,6 +65,9 @@ class MachineMeasurement(Struct, frozen=True):
     step_s: float
     memory_bytes: float
     transfers: tuple[tuple[int, float], ...]
+    step: int = 0
+    backup_bytes: int = 0
+    state_bytes: int = 0
 
 
 class StepMeasurement(Tagged, frozen=True):

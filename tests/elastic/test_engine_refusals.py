@@ -14,7 +14,7 @@ import torch
 from tests.elastic.scripted_fleet import fleet
 from windfall import elastic
 from windfall.errors import Misuse
-from windfall.runtimes.shape_member import check_same
+from windfall.runtimes.shape_terms import check_same
 
 
 def sgd(parameters: list[Any]) -> Any:

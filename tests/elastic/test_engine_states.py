@@ -11,9 +11,10 @@ import torch
 
 from windfall.errors import LogDamaged, StoreUnreachable
 from windfall.runtimes.shape_layers import layers_of
-from windfall.runtimes.shape_member import MemberTerms, ShapeMember
+from windfall.runtimes.shape_member import ShapeMember
 from windfall.runtimes.shape_states import HeldStates, LayerState, captured, install, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, newest_checkpoint, save_layers, stored_step
+from windfall.runtimes.shape_terms import MemberTerms
 from windfall.storage.object_stores import open_store
 from windfall.wire.shape_files import StoredStep
 

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from windfall import codec, wiring
-from windfall.cli import bag_verbs, job_verbs, run_reference, run_results, shape_verbs, tier_verbs
+from windfall.cli import bag_verbs, job_verbs, run_plots, run_reference, run_results, shape_verbs, tier_verbs
 from windfall.cli.locations import absolute_url
 from windfall.cli.options import Detach, Json, Plot, StateFolder, Switch
 from windfall.core import replay as core_replay
@@ -72,7 +72,7 @@ def ps(*runs: str, plot: Plot = None, profile: Switch = False, state: StateFolde
     if plot is not None:
         if len(runs) != 1:
             raise Misuse("--plot draws one training: name one job, or the URL of its run")
-        _draw(run_reference.url_of(runs[0], state), plot)
+        run_plots.draw(run_reference.url_of(runs[0], state), plot)
     if profile:
         shape_verbs.print_profile(runs, state, json_=json_)
         return
@@ -82,28 +82,6 @@ def ps(*runs: str, plot: Plot = None, profile: Switch = False, state: StateFolde
         job_verbs.ps(names, state, json_=json_)
     if urls:
         _ps_urls(urls, json_=json_)
-
-
-def _draw(url: str, path: Path) -> None:
-    """Draw a training over time.
-
-    Raises:
-        Misuse: the run is of no training that is drawn, has nothing to draw yet, or the picture cannot be written.
-        StoreError, LogDamaged: it cannot be read.
-    """
-    if path.suffix not in (".png", ".svg"):
-        raise Misuse(f"--plot: {path} must end in .png or .svg")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise Misuse(f"--plot: cannot write {path}: choose a file in an existing folder that you can write to")
-    if (tiers := tier_verbs.find_tiers(url)) is not None:
-        tier_verbs.draw(tiers, url, path)
-    elif (shapes := shape_verbs.find_shapes(url)) is not None:
-        shape_verbs.draw(shapes, url, path)
-    else:
-        raise Misuse(
-            f"--plot: the run at {url} is of no parameter server or elastic training, or has not begun; `windfall cost` draws "
-            "others"
-        )
 
 
 def _ps_urls(urls: tuple[str, ...], *, json_: bool) -> None:

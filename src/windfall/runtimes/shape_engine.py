@@ -14,10 +14,11 @@ from windfall.ports import ObjectStore
 from windfall.runtimes.shape_backup import serve
 from windfall.runtimes.shape_layers import BufferCheck, digest_of, layers_of
 from windfall.runtimes.shape_links import LinkBroken
-from windfall.runtimes.shape_member import FIRST_VALUES, MemberTerms, ShapeMember
+from windfall.runtimes.shape_member import ShapeMember
 from windfall.runtimes.shape_samples import MicroBatch, SampleOrder, SampleReader, check_batch
 from windfall.runtimes.shape_stage import StageTerms, TrainedStage, Update, apply_gradient, clip_factor
 from windfall.runtimes.shape_states import HeldStates, Layer, captured
+from windfall.runtimes.shape_terms import FIRST_VALUES, MemberTerms
 from windfall.runtimes.shape_watch import ShapeWatch
 from windfall.shape_measurements import MEASURED, LayerMeasurement, MachineMeasurement
 from windfall.structs import Struct
@@ -217,12 +218,8 @@ class _Run:
             times.medians(0), times.medians(1), [each_s * count for count in parameters], times.output_bytes,
             times.held_bytes, parameters, strict=True,
         )  # fmt: skip
-        states = [
-            value.numel()
-            for layer in stage.layers.values()
-            for name, value in captured(layer, 0).tensors.items()
-            if name.startswith("optimizer/")
-        ]
+        tensors = [item for layer in stage.layers.values() for item in captured(layer, 0).tensors.items()]
+        backup = member.backup
         found = MachineMeasurement(
             machine=member.machine,
             layout=member.layout.version,
@@ -233,10 +230,13 @@ class _Run:
             of=len(self._engine.layers),
             first=stage.numbers.start,
             layers=tuple(LayerMeasurement(*row) for row in numbers),
-            state_numbers=sum(states),
+            state_numbers=sum(value.numel() for name, value in tensors if name.startswith("optimizer/")),
             step_s=member.step_s,
             memory_bytes=_memory_bytes(settings.device) or self._watch.place.memory_bytes,
             transfers=member.transfers.pairs(),
+            step=member.step,
+            backup_bytes=backup.sent_bytes if backup is not None else 0,
+            state_bytes=sum(value.numel() * value.element_size() for _, value in tensors),
         )
         self._watch.post(f"{MEASURED}{member.machine}", msgspec.json.encode(found))
 

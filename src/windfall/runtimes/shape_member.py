@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from windfall.errors import EXIT_RETRY, LogDamaged, Misuse, WindfallError
+from windfall.errors import EXIT_RETRY, WindfallError
 from windfall.ports import ObjectStore
 from windfall.runtimes.shape_backup import BackupLink, senders_of
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_states import HeldStates, LayerState, packed, unpacked
-from windfall.runtimes.shape_store import load_layer, save_layers, stored_step, terms_of
+from windfall.runtimes.shape_store import load_layer, save_layers, stored_step
+from windfall.runtimes.shape_terms import MemberTerms, check_same, checked_checkpoint
 from windfall.runtimes.shape_times import TransferTimes
 from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, lost_of, ready_key, version_of
 from windfall.shape_layout import STORE, ShapeLayout, StagePlace, StateMove
-from windfall.structs import Struct
 from windfall.wire.shape_files import StoredStep
 
 MOVE = 8
@@ -30,26 +30,6 @@ _LOOK_S = 0.002
 SAVE_AGAIN_S = 1.0
 """Between two tries to save what no other machine may have [s]."""
 ALONE = "alone"
-FIRST_VALUES = "first values of the layers"
-CHECKPOINT = "the training that wrote the checkpoint"
-
-
-class MemberTerms(Struct, frozen=True):
-    """What all machines of a training agree on, and how it is trained.
-
-    Attributes:
-        same: by name; all machines and all checkpoints must have the same.
-        steps: with which training ends.
-        save_every: steps between checkpoints; 0: at the end alone.
-        deterministic: sums do not depend on the shape.
-        device: of all tensors.
-    """
-
-    same: Mapping[str, Any]
-    steps: int
-    save_every: int
-    deterministic: bool
-    device: Any
 
 
 class Vote(NamedTuple):
@@ -311,28 +291,8 @@ class ShapeMember:
             return first
         assert self._objects is not None, "a checkpoint without a store"
         if self._stored is None or self._stored.step != self.step:
-            self._stored = self._checked_checkpoint(self._objects)
+            self._stored = checked_checkpoint(self._objects, self.step, self._terms.same)
         return unpacked(torch.frombuffer(bytearray(load_layer(self._objects, self._stored, number)), dtype=torch.uint8))
-
-    def _checked_checkpoint(self, objects: ObjectStore) -> StoredStep:
-        """Return the checkpoint of this step.
-
-        Raises:
-            LogDamaged: it is not there.
-            Misuse: a training with other terms wrote it.
-        """
-        stored = stored_step(objects, self.step)
-        terms = terms_of(objects, stored) if stored is not None else None
-        if stored is None or terms is None:
-            raise LogDamaged(f"the run's store has no whole checkpoint of step {self.step}")
-        wrote = json.loads(terms)
-        # A checkpoint may be trained to another end, and with other packages.
-        check_same(
-            {name: value for name, value in self._terms.same.items() if name not in ("steps", "torch")},
-            wrote,
-            CHECKPOINT,
-        )
-        return stored
 
     # ---------------------------------------------------------------------------------------------------------------- steps
 
@@ -508,22 +468,6 @@ class ShapeMember:
     def _update(self, **changes: Any) -> None:
         if self._watch is not None:
             self._watch.update(**changes)
-
-
-def check_same(mine: Mapping[str, Any], others: Mapping[str, Any], who: str) -> None:
-    """Check what must be the same everywhere.
-
-    Raises:
-        Misuse: something differs.
-    """
-    for name, value in mine.items():
-        other = others.get(name)
-        if other != value:
-            raise Misuse(
-                f"{name} is {value} on this machine, and {other} on {who}: run the same script with the same packages and data "
-                "everywhere"
-                + (", and call torch.manual_seed before you build the layers" if name == FIRST_VALUES else "")
-            )
 
 
 def _bad_words(bad: int, micro_batches: int, layers: int) -> str:

@@ -20,10 +20,11 @@ from windfall.ports import ObjectStore
 from windfall.runtimes.shape_backup import serve_states
 from windfall.runtimes.shape_layers import digest_of
 from windfall.runtimes.shape_links import LinkBroken, Links
-from windfall.runtimes.shape_member import FIRST_VALUES, MemberTerms, ShapeMember
+from windfall.runtimes.shape_member import ShapeMember
 from windfall.runtimes.shape_samples import MicroBatch, SampleOrder, SampleReader, shares
 from windfall.runtimes.shape_stage import sum_dtype, trained_parameters
 from windfall.runtimes.shape_states import HeldStates, Layer, packed
+from windfall.runtimes.shape_terms import FIRST_VALUES, MemberTerms
 from windfall.runtimes.shape_watch import ShapeWatch
 
 
