@@ -43,11 +43,12 @@ from benchmarks._elastic_fleet import (
     until,
 )
 from benchmarks.harness import Benchmark, Skipped
-from windfall.models.elastic_profile import ElasticProfile, merged, profile_of, training_of
-from windfall.models.pipeline_profile import LayerProfile
+from windfall.models.elastic_profile import ElasticProfile, training_of
+from windfall.models.measured_profile import measured_profile
 from windfall.models.shapes import IDLE, Shape
 from windfall.simulation import elastic_odds
 from windfall.simulation.elastic_odds import ElasticArm, ElasticTerms
+from windfall.structs import replace
 
 DATA, INTERVALS = "BENCH_DATA", "BENCH_INTERVALS"
 SEGMENTS = {"HADP": 5.5, "LADP": 8.0}
@@ -55,7 +56,8 @@ SEGMENTS = {"HADP": 5.5, "LADP": 8.0}
 MACHINES, TRACE_MACHINES, INTERVAL_S, SEED = 8, 32, 10.0, 18
 SHAPES = tuple(Shape(pipelines, 2) for pipelines in range(1, 5))
 TERMS = FleetTerms(wait_s=0.1, batch=48, micro_batch=2, width=32, shapes=SHAPES)
-LAYERS = 6
+POSTED_AFTER = 12
+"""Steps after which machines have said twice what they measured."""
 LOSSES = 3
 """That are measured before."""
 SAVE_EVERY = 10
@@ -193,32 +195,30 @@ def pause_of_loss(fleet: ElasticFleet) -> float:
 
 
 @functools.cache
-def measured_profile() -> ElasticProfile:
-    """Return the profile of the layers as stages of 4x2 measured them, and the pause after a loss."""
-    flat = {
-        "batch": TERMS.batch, "micro_batch": TERMS.micro_batch, "link": {"latency_s": 5e-4, "bytes_per_s": 5e8},
-        "layers": [{"count": LAYERS, "forward_s": 0.01, "backward_s": 0.001, "parameters": 1e4}],
-    }  # fmt: skip
+def profile_here() -> ElasticProfile:
+    """Return the profile that the coordinator has measured of 4x2, and the pause after a loss."""
     names = [f"m{number}" for number in range(MACHINES)]
     with tempfile.TemporaryDirectory() as text, elastic_fleet(Path(text), TERMS) as fleet:
         fleet.start("R1", *names)
-        fleet.wait_shape(SHAPES[-1], names, 2)
-        until(lambda: all(fleet.profile(name) for name in names), "all have measured their layers", 300.0)
-        stages = []
-        for found in filter(None, map(fleet.profile, names)):
-            rows = zip(found["forward_s"], found["backward_s"], found["output_bytes"], found["parameters"], strict=True)
-            stages.append((found["first"], [LayerProfile(f, b, float(o), 0.0, float(p)) for f, b, o, p in rows]))
+        fleet.wait_shape(SHAPES[-1], names, POSTED_AFTER)
+
+        def found() -> ElasticProfile | None:
+            measured = fleet.planner.measured
+            return None if measured is None else measured_profile(measured)
+
+        until(lambda: found() is not None, "all have measured their layers", 300.0)
+        profile = found()
         pauses_s = [pause_of_loss(fleet) for _ in range(LOSSES)]
-    found = merged(profile_of(flat), stages)
+    assert profile is not None
     pause_s = statistics.mean(pauses_s)
     print(f"    losses cost {', '.join(f'{one:.2f}' for one in pauses_s)} s besides the next step", file=sys.stderr)
-    return ElasticProfile(found.pipeline, groups_s=pause_s)
+    return replace(profile, groups_s=pause_s)
 
 
 def simulated(counts: Sequence[int]) -> dict[str, ElasticArm]:
     """Return what the simulation says, by arm."""
     terms = ElasticTerms(interval_s=INTERVAL_S, usd_per_hour=USD_PER_HOUR, reliable_usd_per_hour=RELIABLE_USD_PER_HOUR)
-    training = training_of(measured_profile(), MACHINES, SHAPES)
+    training = training_of(profile_here(), MACHINES, SHAPES)
     return {arm.name: arm for arm in elastic_odds.arms(counts, training, terms)}
 
 
@@ -242,9 +242,9 @@ def played(segment: str) -> PlayedSegment:
     said = simulated(counts)
     fixed = said[elastic_odds.FIXED].shape
     live = {
-        elastic_odds.FOLLOWING: play_shapes(counts, measured_profile(), SHAPES),
+        elastic_odds.FOLLOWING: play_shapes(counts, profile_here(), SHAPES),
         elastic_odds.RESTARTING: play_restarts(counts),
-        elastic_odds.FIXED: play_shapes(counts, measured_profile(), (fixed,)),
+        elastic_odds.FIXED: play_shapes(counts, profile_here(), (fixed,)),
     }
     print(f"    {segment}: machines {' '.join(map(str, counts))}", file=sys.stderr)
     for name, samples in live.items():

@@ -30,7 +30,7 @@ from windfall.runtimes.shape_node import PlaceFile, TcpBoard
 from windfall.runtimes.shape_watch import connected
 from windfall.shape_layout import ShapeLayout, ShapeReport
 from windfall.storage.object_stores import open_store
-from windfall.wire.shape_records import layout_from_bytes
+from windfall.wire import shape_records
 
 MACHINES_MAX = 8
 SHAPES = tuple(
@@ -209,7 +209,7 @@ class StormFleet:
         """Return all layouts, with the time at which each was written."""
         found, record = [], 1
         while (path := self.folder / "store" / "shapes" / "log" / f"{record:08d}").exists():
-            found.append((path.stat().st_mtime, layout_from_bytes(path.read_bytes())))
+            found.append((path.stat().st_mtime, shape_records.LAYOUT_FORM.from_bytes(path.read_bytes())))
             record += 1
         return found
 

@@ -48,9 +48,9 @@ def test_nothing_is_trained_once_it_is_to_rest() -> None:
 
 
 def test_shapes_that_no_model_can_have_are_refused() -> None:
-    """Six stages of six layers cannot be cut: the sentence says why."""
-    with pytest.raises(Infeasible, match=r"1x6: 6 stages need at least 7 layers, and there are 6"):
-        ShapePlanner(8, (Shape(1, 6),), None, 0.0).choose(moment(6))
+    """Seven stages of six layers cannot be cut: the sentence says why."""
+    with pytest.raises(Infeasible, match=r"1x7: 7 stages need at least 7 layers, and there are 6"):
+        ShapePlanner(8, (Shape(1, 7),), None, 0.0).choose(moment(7))
 
 
 def test_a_profile_says_which_shapes_fit() -> None:

@@ -35,6 +35,7 @@ def test_layers_are_cut_as_published() -> None:
     assert even_cut(50, 6) == (0, 9, 17, 25, 33, 42, 50)
     assert even_cut(7, 1) == (0, 7)
     assert even_cut(5, 4) == (0, 2, 3, 4, 5)
+    assert even_cut(5, 5) == (0, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("every_stage", [False, True])
@@ -94,8 +95,8 @@ def test_what_cannot_be_is_refused() -> None:
         migration_cost(times, Shape(2, 3), 5, 1, Shape(1, 1))
     with pytest.raises(Misuse, match="9 stages: there are cuts and build times for 1, 2, 3, 4, 5"):
         migration_cost(times, Shape(2, 3), 7, 1, Shape(1, 9))
-    with pytest.raises(Misuse, match="5 layers in 5 stages: write"):
-        even_cut(5, 5)
+    with pytest.raises(Misuse, match="5 layers in 6 stages: write"):
+        even_cut(5, 6)
     with pytest.raises(Misuse, match="2 sizes and 1 times"):
         LinkTimes((1.0, 2.0), (0.1,))
     with pytest.raises(Misuse, match="do not ascend"):

@@ -109,8 +109,8 @@ def training_of(profile: ElasticProfile, machines: int, shapes: Sequence[Shape] 
 def _refusal(pipeline: PipelineProfile, shape: Shape) -> str:
     """Return why a shape cannot be had; empty if it can."""
     layers, parts = len(pipeline.layers), pipeline.batch // pipeline.micro_batch
-    if shape.stages > 1 and shape.stages >= layers:
-        return f"{shape.stages} stages need at least {shape.stages + 1} layers, and there are {layers}"
+    if shape.stages > layers:
+        return f"{shape.stages} stages need at least {shape.stages} layers, and there are {layers}"
     if shape.pipelines > parts:
         return f"a step has {parts} micro-batches, so that {shape.pipelines - parts} of {shape.pipelines} pipelines have none"
     needs = needed_bytes(pipeline, shape)
@@ -122,7 +122,7 @@ def _refusal(pipeline: PipelineProfile, shape: Shape) -> str:
 
 def _lack(pipeline: PipelineProfile, shape: Shape) -> float:
     """Return the memory that a shape needs; infinite if it lacks something else [bytes]."""
-    if shape.pipelines > pipeline.batch // pipeline.micro_batch or 1 < shape.stages >= len(pipeline.layers):
+    if shape.pipelines > pipeline.batch // pipeline.micro_batch or shape.stages > len(pipeline.layers):
         return math.inf
     return needed_bytes(pipeline, shape)
 

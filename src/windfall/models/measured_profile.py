@@ -105,7 +105,7 @@ def measured_profile(found: ShapeMeasurements) -> ElasticProfile | None:
     longer_s = [
         max(one.step_s - step_s(profile.pipeline, Shape(one.pipelines, one.stages)), 0.0)
         for one in found.steps
-        if one.stages == 1 or one.stages < len(layers)
+        if one.stages <= len(layers)
     ]
     return replace(
         profile,
@@ -124,11 +124,7 @@ def with_link_and_memory(profile: ElasticProfile, found: ShapeMeasurements) -> E
         pipeline = replace(pipeline, link=LinkTimes((1.0, _GIGA), tuple(times_s)))
     if math.isinf(pipeline.memory_bytes) and found.memory_bytes > 0.0:
         trained = [Shape(one.pipelines, one.stages) for one in found.steps]
-        held = [
-            needed_bytes(pipeline, shape)
-            for shape in trained
-            if shape.stages == 1 or shape.stages < len(pipeline.layers)
-        ]
+        held = [needed_bytes(pipeline, shape) for shape in trained if shape.stages <= len(pipeline.layers)]
         pipeline = replace(pipeline, memory_bytes=max([found.memory_bytes, *held]))
     return replace(profile, pipeline=pipeline)
 

@@ -78,14 +78,18 @@ class LinkTimes(Struct, frozen=True):
 def even_cut(layers: int, stages: int) -> tuple[int, ...]:
     """Return the published cut: (layers - 1) / stages each, the first one more; the rest from the last but one backwards.
 
+    As many stages as layers, for which the published rule leaves the last one nothing, have one each.
+
     Example:
         50 layers in 6 stages are cut at 0, 9, 17, 25, 33, 42, 50.
 
     Raises:
-        Misuse: there are not more layers than stages, which the cut needs for the last one.
+        Misuse: there are fewer layers than stages.
     """
-    if stages < 1 or (layers <= stages and (layers, stages) != (1, 1)):
-        raise Misuse(f"{layers} layers in {stages} stages: write at least one stage, and more layers than stages")
+    if not 1 <= stages <= layers:
+        raise Misuse(f"{layers} layers in {stages} stages: write at least one stage, and no more than there are layers")
+    if stages == layers:
+        return tuple(range(layers + 1))
     each, rest = divmod(layers - 1, stages)
     sizes = [each + (place == 0) + (stages - 1 - rest <= place < stages - 1) for place in range(stages)]
     return tuple(itertools.accumulate(sizes, initial=0))

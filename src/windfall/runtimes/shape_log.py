@@ -37,17 +37,17 @@ class ShapeLog:
 
     def _layout(self, record: int) -> ShapeLayout | None:
         data = self._store.get(shape_records.layout_key(record))
-        return None if data is None else shape_records.layout_from_bytes(data)
+        return None if data is None else shape_records.LAYOUT_FORM.from_bytes(data)
 
     def write_layout(self, layout: ShapeLayout) -> bool:
         """Append a layout; return whether it is there, and this one."""
-        key, data = shape_records.layout_key(layout.record), shape_records.layout_to_bytes(layout)
+        key, data = shape_records.layout_key(layout.record), shape_records.LAYOUT_FORM.to_bytes(layout)
         # If an answer is lost, the record is there already; another coordinator's differs in its number.
         return self._store.create(key, data) or self._store.get(key) == data
 
     def ask_to_stop(self, coordinator: int) -> None:
         """Ask a coordinator, and those before it, for a checkpoint after which training rests."""
-        self._store.put(shape_records.STOP, shape_records.number_to_bytes(coordinator))
+        self._store.put(shape_records.STOP, shape_records.NUMBER_FORM.to_bytes(coordinator))
 
     def stop_asked(self) -> int:
         """Return the newest coordinator that is asked to stop; 0 if none is."""
@@ -55,7 +55,7 @@ class ShapeLog:
 
     def write_stopped(self, coordinator: int) -> None:
         """Write that a coordinator has stopped."""
-        self._store.put(shape_records.STOPPED, shape_records.number_to_bytes(coordinator))
+        self._store.put(shape_records.STOPPED, shape_records.NUMBER_FORM.to_bytes(coordinator))
 
     def stopped(self) -> int:
         """Return the newest coordinator that has stopped; 0 if none has."""
@@ -63,7 +63,7 @@ class ShapeLog:
 
     def write_done(self, step: int) -> None:
         """Write that training is over, and the script has ended."""
-        self._store.put(shape_records.DONE, shape_records.number_to_bytes(step))
+        self._store.put(shape_records.DONE, shape_records.NUMBER_FORM.to_bytes(step))
 
     def is_done(self) -> bool:
         """Return whether training is over."""
@@ -72,7 +72,7 @@ class ShapeLog:
     def write_failure(self, failure: ShapeFailure) -> None:
         """Append a failure of the user's script."""
         number = self.failures() + 1
-        while not self._store.create(shape_records.failure_key(number), shape_records.failure_to_bytes(failure)):
+        while not self._store.create(shape_records.failure_key(number), shape_records.FAILURE_FORM.to_bytes(failure)):
             number += 1
 
     def failures(self, since: int = 0) -> int:
@@ -84,11 +84,11 @@ class ShapeLog:
     def failure(self, number: int) -> ShapeFailure | None:
         """Return a failure, from 1; None if there were fewer."""
         data = self._store.get(shape_records.failure_key(number))
-        return None if data is None else shape_records.failure_from_bytes(data)
+        return None if data is None else shape_records.FAILURE_FORM.from_bytes(data)
 
     def write_status(self, status: ShapeStatus) -> None:
         """Write the status over the last one."""
-        self._store.put(shape_records.STATUS_KEY, shape_records.status_to_bytes(status))
+        self._store.put(shape_records.STATUS_KEY, shape_records.STATUS_FORM.to_bytes(status))
 
     def status(self) -> ShapeStatus | None:
         """Return the newest status; None if there is none yet."""
@@ -96,7 +96,7 @@ class ShapeLog:
         if data is None:
             return None
         try:
-            return shape_records.status_from_bytes(data)
+            return shape_records.STATUS_FORM.from_bytes(data)
         except ValueError as error:
             raise LogDamaged(f"{shape_records.STATUS_KEY} cannot be read: {error}") from None
 
@@ -111,25 +111,25 @@ class ShapeLog:
 
     def write_history(self, points: tuple[ShapePoint, ...]) -> None:
         """Write the history over the last one."""
-        self._store.put(shape_records.HISTORY_KEY, shape_records.history_to_bytes(points))
+        self._store.put(shape_records.HISTORY_KEY, shape_records.HISTORY_FORM.to_bytes(points))
 
     def history(self) -> tuple[ShapePoint, ...]:
         """Return how shape and machines have changed, oldest first."""
         data = self._store.get(shape_records.HISTORY_KEY)
-        return () if data is None else shape_records.history_from_bytes(data)
+        return () if data is None else shape_records.HISTORY_FORM.from_bytes(data)
 
     def write_measured(self, found: ShapeMeasurements) -> None:
         """Write what was measured over the last one."""
-        self._store.put(shape_records.MEASURED_KEY, shape_records.measured_to_bytes(found))
+        self._store.put(shape_records.MEASURED_KEY, shape_records.MEASURED_FORM.to_bytes(found))
 
     def measured(self) -> ShapeMeasurements | None:
         """Return what training has measured of itself; None before it has, or if it cannot be read: then it measures again."""
         data = self._store.get(shape_records.MEASURED_KEY)
         try:
-            return None if data is None else shape_records.measured_from_bytes(data)
+            return None if data is None else shape_records.MEASURED_FORM.from_bytes(data)
         except (ValueError, NewerFormat):
             return None
 
     def _number(self, key: str) -> int:
         data = self._store.get(key)
-        return 0 if data is None else shape_records.number_from_bytes(data)
+        return 0 if data is None else shape_records.NUMBER_FORM.from_bytes(data)

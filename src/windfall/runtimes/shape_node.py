@@ -50,7 +50,8 @@ class TcpBoard:
             from torch.distributed import TCPStore  # noqa: PLC0415
         except ImportError as error:
             raise Misuse(
-                f"torch cannot be imported beside Windfall on the machine that leads: {error}; pip install 'windfall[elastic]'"
+                f"torch cannot be imported beside Windfall on the machine that leads: {error}; install Windfall's extra "
+                "`elastic` there"
             ) from None
         try:
             # torch itself listens on all addresses, and asks for no token.
