@@ -38,7 +38,7 @@ class Model:
         shuffle: take the samples in another order each epoch.
         schedule: called with a step; returns by what learning rates are multiplied.
         clip_norm: largest norm of the gradient of all layers; None: no limit.
-        save_every: steps between checkpoints; 0: at the end alone.
+        save_every: steps between checkpoints; 0: at the end, and every minute what the backup has.
         device: on which it is trained.
         collate: makes a batch of a list of samples; None: as torch's DataLoader does.
 
@@ -114,7 +114,7 @@ def wrap(
         stateful: what else has a state (`state_dict`, `load_state_dict`): schedules.
         steps: with which training ends.
         seed: of the samples' order and of chance in data.
-        save_every: steps between checkpoints; 0: at the end alone.
+        save_every: steps between checkpoints; 0: at the end, and every minute what the backup has.
 
     Raises:
         Misuse: the data set, the optimizer or the model do not allow it.

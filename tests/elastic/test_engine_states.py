@@ -14,7 +14,7 @@ from windfall.runtimes.shape_layers import layers_of
 from windfall.runtimes.shape_member import ShapeMember
 from windfall.runtimes.shape_states import HeldStates, LayerState, captured, install, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, newest_checkpoint, save_layers, stored_step
-from windfall.runtimes.shape_terms import MemberTerms
+from windfall.runtimes.shape_terms import MemberTerms, spill_is_due
 from windfall.storage.object_stores import open_store
 from windfall.wire.shape_files import StoredStep
 
@@ -160,3 +160,23 @@ def test_what_is_saved_while_all_wait_is_saved_again_if_the_store_refuses(tmp_pa
     assert (store.refusals, newest_checkpoint(store)) == (1, 0)
     member.save([0, 1], whole=True, until=threading.Event())
     assert newest_checkpoint(store) == 3
+
+
+def test_the_backup_spills_its_state_so_that_not_all_is_lost_with_it(tmp_path: Path) -> None:
+    """As often as it is told, without checkpoints by steps; with these it does not."""
+    for save_every, stored in ((0, 3), (100, 0)):
+        store = open_store(str(tmp_path / str(save_every)))
+        terms = MemberTerms({"layers": 2}, 900, save_every, False, "cpu", spill_every_s=0.0)
+        member = ShapeMember(held_at(3), None, terms, store)
+
+        member.served(3)
+        member.close()
+
+        assert newest_checkpoint(store) == stored
+
+
+def test_spills_take_little_of_the_backups_time() -> None:
+    """Every minute; one that takes 10 s is followed by the next after 200 s."""
+    terms = MemberTerms({}, 9, 0, False, "cpu")
+    assert [spill_is_due(terms, since_s, 1.0) for since_s in (59.0, 60.0)] == [False, True]
+    assert [spill_is_due(terms, since_s, 10.0) for since_s in (199.0, 200.0)] == [False, True]

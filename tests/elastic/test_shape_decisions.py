@@ -163,8 +163,8 @@ def test_a_notice_too_short_for_a_migration_drops_the_pipeline_of_the_machine_th
         moments.append(moment)
         return choice
 
-    dropped = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, {"d": 3.0}), choose)
-    migrated = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, {"d": 11.0}), choose)
+    dropped = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, left_s={"d": 3.0}), choose)
+    migrated = next_shape_layout(layout, ShapeFacts(reports, frozenset(), 0, left_s={"d": 11.0}), choose)
 
     assert dropped is not None
     assert migrated is not None

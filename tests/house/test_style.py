@@ -57,7 +57,9 @@ def code_lines(path: Path) -> int:
 
 def test_no_file_is_longer_than_its_subject() -> None:
     """A file has at most 400 lines of code."""
-    long = {str(path.relative_to(ROOT)): count for path in CODE if (count := code_lines(path)) > CODE_LINES_MAX_FILE}
+    # Which lines are code takes long to find out, and most files are short whatever is in them.
+    large = [path for path in CODE if len(path.read_bytes().splitlines()) > CODE_LINES_MAX_FILE]
+    long = {str(path.relative_to(ROOT)): count for path in large if (count := code_lines(path)) > CODE_LINES_MAX_FILE}
 
     assert long == {}
 

@@ -38,7 +38,7 @@ class TrainSettings(Struct, frozen=True):
         shuffle: samples, each epoch in another order.
         schedule: by step, of what learning rates are multiplied by.
         clip_norm: largest norm of the gradient of all layers.
-        save_every: steps between checkpoints; 0: at the end alone.
+        save_every: steps between checkpoints; 0: at the end, and every minute what the backup has.
         device: on which it is trained.
         collate: makes a batch of a list of samples.
     """

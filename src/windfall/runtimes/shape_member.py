@@ -18,7 +18,7 @@ from windfall.runtimes.shape_backup import BackupLink, senders_of
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_states import HeldStates, LayerState, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, save_layers, stored_step
-from windfall.runtimes.shape_terms import MemberTerms, check_same, checked_checkpoint
+from windfall.runtimes.shape_terms import MemberTerms, check_same, checked_checkpoint, spill_is_due
 from windfall.runtimes.shape_times import TransferTimes
 from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, lost_of, ready_key, version_of
 from windfall.shape_layout import STORE, ShapeLayout, StagePlace, StateMove
@@ -92,6 +92,7 @@ class ShapeMember:
         self._saving: threading.Thread | None = None
         self._wait_over = threading.Event()
         self._not_saved: WindfallError | None = None
+        self._spilled_s, self._spill_took_s = time.monotonic(), 0.0
         self._step_s: list[float] = []
 
     # -------------------------------------------------------------------------------------------------------------- layouts
@@ -354,8 +355,12 @@ class ShapeMember:
         """Say that the backup holds a step."""
         self.step = step
         self._update(trained=step, held=self.held.ranges())
-        if self._is_saved(step):
+        if self._is_saved(step) or self._spills():
             self.save(range(len(self.held.layers)), whole=step == self._terms.steps)
+
+    def _spills(self) -> bool:
+        saving = self._saving is not None and self._saving.is_alive()
+        return not saving and spill_is_due(self._terms, time.monotonic() - self._spilled_s, self._spill_took_s)
 
     def save_own(self) -> None:
         """Save this machine's layers if it is the one that does, and the time has come."""
@@ -392,11 +397,13 @@ class ShapeMember:
         terms = json.dumps(dict(self._terms.same), sort_keys=True).encode()
         step, term, layers = self.step, self._term, len(self.held.layers)
 
+        began_s = self._spilled_s = time.monotonic()
+
         def save() -> None:
             while True:
                 try:
                     put()
-                    self._not_saved = None
+                    self._not_saved, self._spill_took_s = None, time.monotonic() - began_s
                 except WindfallError as error:
                     # The next checkpoint may be possible again; the last one must be.
                     self._not_saved = error

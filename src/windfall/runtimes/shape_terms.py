@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from windfall.errors import LogDamaged, Misuse
 from windfall.ports import ObjectStore
@@ -14,6 +14,9 @@ from windfall.wire.shape_files import StoredStep
 
 FIRST_VALUES = "first values of the layers"
 CHECKPOINT = "the training that wrote the checkpoint"
+SPILL_EVERY_S: Final = 60.0
+SPILL_SHARE: Final = 0.05
+"""Of the backup's time that saving may take."""
 
 
 class MemberTerms(Struct, frozen=True):
@@ -22,9 +25,10 @@ class MemberTerms(Struct, frozen=True):
     Attributes:
         same: by name; all machines and all checkpoints must have the same.
         steps: with which training ends.
-        save_every: steps between checkpoints; 0: at the end alone.
+        save_every: steps between checkpoints; 0: at the end, and whenever the backup spills its state.
         deterministic: sums do not depend on the shape.
         device: of all tensors.
+        spill_every_s: least time from one spill to the next [s].
     """
 
     same: Mapping[str, Any]
@@ -32,6 +36,18 @@ class MemberTerms(Struct, frozen=True):
     save_every: int
     deterministic: bool
     device: Any
+    spill_every_s: float = SPILL_EVERY_S
+
+
+def spill_is_due(terms: MemberTerms, since_s: float, took_s: float) -> bool:
+    """Return whether the backup puts its state into the store now, so that not all is lost with it (ParcaePS).
+
+    Args:
+        terms: of the training; one with checkpoints by steps needs no others.
+        since_s: since the last spill began, or training [s].
+        took_s: by the last spill [s].
+    """
+    return terms.save_every == 0 and since_s >= max(terms.spill_every_s, took_s / SPILL_SHARE)
 
 
 def check_same(mine: Mapping[str, Any], others: Mapping[str, Any], who: str) -> None:

@@ -61,7 +61,7 @@ class ElasticJob(Struct, frozen=True):
         lookahead: intervals that a plan looks ahead; None: as far as counts of machines last.
         reliable: machines that cannot be preempted; the first has the coordinator and keeps the state.
         profile: of the model's layers; None: not known.
-        save_every: steps from one checkpoint in the store to the next; 0: only the last, and the newest while all wait.
+        save_every: steps from one checkpoint in the store to the next; 0: every minute, by the backup.
         script: settings that the script reads.
     """
 
@@ -88,9 +88,7 @@ def job_of(settings: Mapping[str, Any]) -> ElasticJob:
     deterministic = settings.get("deterministic", False)
     if not isinstance(deterministic, bool):
         raise BadShapeSetting("deterministic", f"has deterministic {deterministic!r}: write true or false")
-    save_every = _whole(
-        settings, "save_every", 0, 0, "steps from one checkpoint to the next; 0 saves the last step alone"
-    )
+    save_every = _whole(settings, "save_every", 0, 0, "steps from one checkpoint to the next; 0 saves every minute")
     profile = None
     if "profile" in settings:
         try:
