@@ -82,6 +82,7 @@ class ElasticMachine:
         self.current: ShapeLayout | None = None
         self.making: ShapeLayout | None = None
         self.planned: ShapeLayout | None = None
+        self.voted: ShapeLayout | None = None
         self.at = 0
         self.stopped = False
         self.broken: set[str] = set()
@@ -288,10 +289,12 @@ class ElasticMachine:
             histories = group.histories.setdefault(step, set())
             histories |= {self.layers[layer][self.at] for layer in layout.layers(self.name)}
             demand(len(histories) == 1, f"all begin step {step} from one state: {histories} in layout {layout.version}")
+            # What it hears of after its vote is for the next step.
+            self.voted = self.planned
             votes[self.name] = layout.version if self.planned is None else self.planned.version
         elif votes.keys() >= members:
             if self._backed_up(layout):
-                self._finish(layout, step, min(votes.values()))
+                self._finish(layout, step, votes[self.name] if len(set(votes.values())) == 1 else layout.version)
         else:
             absent = [self.network.machines[name] for name in members - votes.keys()]
             gone = [one for one in absent if one.state == "dead" or one.gave_up(layout) or one.made > layout.version]
@@ -322,9 +325,8 @@ class ElasticMachine:
             self.network.send(lambda: backup.receive(term, step, trained))
         if version > layout.version:
             self.network.group(layout).ends = (step, version)
-            assert self.planned is not None
-            assert self.planned.version == version
-            self._leave(self.planned)
+            assert self.voted is not None
+            self._leave(self.voted)
         else:
             self._save(layout)
 

@@ -68,6 +68,14 @@ def test_who_leaves_and_the_store_come_last() -> None:
     assert moves == (StateMove(0, 1, "a", "new"), StateMove(1, 2, "gone", "new"), StateMove(2, 3, STORE, "new"))
 
 
+def test_the_backup_sends_rather_than_a_machine_that_may_be_gone_before_it_has_sent() -> None:
+    """Who leaves sends only what not even the backup has."""
+    held = {"backup": frozenset({0, 1}), "gone": frozenset({0, 1, 2})}
+    sources = Sources(held, frozenset({"backup"}), leaving=frozenset({"gone"}))
+
+    assert moves_to({"new": range(3)}, sources) == (StateMove(0, 2, "backup", "new"), StateMove(2, 3, "gone", "new"))
+
+
 def test_a_layer_that_none_has_is_an_error() -> None:
     """It is not replaced by anything."""
     with pytest.raises(Misuse, match="layer 1 is needed at new, and neither a machine nor the store has it"):

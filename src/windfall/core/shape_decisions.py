@@ -255,7 +255,9 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
     # A checkpoint may be of steps that were taken back, and trained again: it is never mixed with what machines hold.
     held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
     taken_back = f"; steps taken back: {lost}" if lost else ""
-    found = _placed(layout, facts, shape, Sources(held, _last(facts), not whole), f"{because}{taken_back}")
+    found = _placed(
+        layout, facts, shape, Sources(held, _reliable(facts), not whole, _leaving(facts)), f"{because}{taken_back}"
+    )
     return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + lost)
 
 
@@ -320,7 +322,7 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
 def _held_now(layout: ShapeLayout, facts: ShapeFacts) -> Sources:
     """Return who has which layers while all train: the backup may be a step behind, so that it sends nothing."""
     held = {report.machine: frozenset(layout.layers(report.machine)) for report in facts.there()}
-    return Sources(held, _last(facts))
+    return Sources(held, _reliable(facts), leaving=_leaving(facts))
 
 
 def _short(leaving: Sequence[str], left_s: float | None, choice: ShapeChoice, answer: NoticeAnswer) -> str:
@@ -386,9 +388,12 @@ def _backup_lacks(layout: ShapeLayout, facts: ShapeFacts) -> bool:
     return backup != layout.backup or (backup is not None and facts.reports[backup].stopped)
 
 
-def _last(facts: ShapeFacts) -> frozenset[str]:
-    """Return the machines that send only what no other one has."""
-    return frozenset(one.machine for one in facts.there() if one.leaving or one.reliable)
+def _reliable(facts: ShapeFacts) -> frozenset[str]:
+    return frozenset(one.machine for one in facts.there() if one.reliable)
+
+
+def _leaving(facts: ShapeFacts) -> frozenset[str]:
+    return frozenset(one.machine for one in facts.there() if one.leaving)
 
 
 def _placed(layout: ShapeLayout, facts: ShapeFacts, shape: Shape, sources: Sources, because: str) -> ShapeLayout:

@@ -32,11 +32,13 @@ class Sources(Struct, frozen=True):
         held: layers of each machine.
         last: machines that send only what no other one has.
         stored: the state is in the store too.
+        leaving: machines that send only what not even one of those has: they may be gone before they have sent it.
     """
 
     held: Mapping[str, frozenset[int]]
     last: frozenset[str] = frozenset()
     stored: bool = False
+    leaving: frozenset[str] = frozenset()
 
 
 class StageGrid(Struct, frozen=True):
@@ -123,10 +125,11 @@ def moves_to(
 def _source(layer: int, target: str, sources: Sources, sent: Mapping[str, int], last: str | None) -> str:
     """Return who sends a layer: the one that sent the layer before, if none is better by kind."""
     having = [machine for machine in sources.held if layer in sources.held[machine] and machine != target]
-    staying = [machine for machine in having if machine not in sources.last]
+    staying = [machine for machine in having if machine not in sources.last | sources.leaving]
+    lasting = [machine for machine in having if machine not in sources.leaving]
     if not having:
         if not sources.stored:
             raise Misuse(f"layer {layer} is needed at {target}, and neither a machine nor the store has it")
         return STORE
-    among = staying or having
+    among = staying or lasting or having
     return last if last in among else min(among, key=lambda machine: (sent[machine], machine))
