@@ -14,7 +14,7 @@ from windfall.runtimes.shape_layers import layers_of
 from windfall.runtimes.shape_member import ShapeMember
 from windfall.runtimes.shape_states import HeldStates, LayerState, captured, install, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, newest_checkpoint, save_layers, stored_step
-from windfall.runtimes.shape_terms import MemberTerms, spill_is_due
+from windfall.runtimes.shape_terms import MemberTerms
 from windfall.storage.object_stores import open_store
 from windfall.wire.shape_files import StoredStep
 
@@ -173,10 +173,3 @@ def test_the_backup_spills_its_state_so_that_not_all_is_lost_with_it(tmp_path: P
         member.close()
 
         assert newest_checkpoint(store) == stored
-
-
-def test_spills_take_little_of_the_backups_time() -> None:
-    """Every minute; one that takes 10 s is followed by the next after 200 s."""
-    terms = MemberTerms({}, 9, 0, False, "cpu")
-    assert [spill_is_due(terms, since_s, 1.0) for since_s in (59.0, 60.0)] == [False, True]
-    assert [spill_is_due(terms, since_s, 10.0) for since_s in (199.0, 200.0)] == [False, True]

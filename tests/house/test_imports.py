@@ -116,7 +116,6 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_layers",
             "runtimes.shape_links",
             "runtimes.shape_loading",
-            "runtimes.shape_member",
             "runtimes.shape_samples",
             "runtimes.shape_stage",
             "runtimes.shape_states",
@@ -126,6 +125,11 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ),
         (WORDS | {"wire", "runtimes"}, frozenset({"numpy", "torch"})),
     ),
+    "runtimes.shape_member": (
+        WORDS | {"wire", "runtimes", "policies.shapes.spill_rule"},
+        frozenset({"numpy", "torch"}),
+    ),
+    "runtimes.shape_terms": (WORDS | {"wire", "runtimes", "policies.shapes.spill_rule"}, NONE),
     "runtimes.shape_node": (WORDS | {"runtimes"}, frozenset({"torch"})),
     "runtimes.shape_coordinator_loop": (
         WORDS | {"runtimes", "core.shape_coordinator", "core.shape_meter", "core.shape_planner", "core.shape_summary"},

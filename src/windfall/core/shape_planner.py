@@ -28,13 +28,11 @@ from windfall.models.measured_profile import (
 from windfall.models.shape_costs import BoundedCosts
 from windfall.models.shapes import IDLE, Shape, speeds_of
 from windfall.policies.shapes.shape_choices import fixed_depth
-from windfall.policies.shapes.shape_policy import ShapeDecision, ShapeSituation, decide, look_ahead_of
+from windfall.policies.shapes.shape_policy import LEAST_GAIN, ShapeDecision, ShapeSituation, decide, look_ahead_of
 from windfall.shape_measurements import ShapeMeasurements
 
 ANY_STEP_S: Final = 1.0
 """Of one machine, while no layer was measured: shapes are compared by their ratio, and nothing shows it [s]."""
-LEAST_GAIN: Final = 0.05
-"""What another shape must train more, of what the present one does, while no machine comes or goes."""
 ADOPT_EVERY_S: Final = 10.0
 """Between two decisions by new measurements [s]."""
 

@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 
 from windfall.errors import EXIT_RETRY, WindfallError
+from windfall.policies.shapes.spill_rule import spill_is_due
 from windfall.ports import ObjectStore
 from windfall.runtimes.shape_backup import BackupLink, senders_of
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_states import HeldStates, LayerState, packed, unpacked
 from windfall.runtimes.shape_store import load_layer, save_layers, stored_step
-from windfall.runtimes.shape_terms import MemberTerms, check_same, checked_checkpoint, spill_is_due
+from windfall.runtimes.shape_terms import MemberTerms, check_same, checked_checkpoint
 from windfall.runtimes.shape_times import TransferTimes
 from windfall.runtimes.shape_watch import TERMS, ShapeWatch, broken_key, ends, lost_of, ready_key, version_of
 from windfall.shape_layout import STORE, ShapeLayout, StagePlace, StateMove
@@ -360,7 +361,10 @@ class ShapeMember:
 
     def _spills(self) -> bool:
         saving = self._saving is not None and self._saving.is_alive()
-        return not saving and spill_is_due(self._terms, time.monotonic() - self._spilled_s, self._spill_took_s)
+        # Checkpoints by steps need no others.
+        if saving or self._terms.save_every:
+            return False
+        return spill_is_due(time.monotonic() - self._spilled_s, self._spill_took_s, self._terms.spill_every_s)
 
     def save_own(self) -> None:
         """Save this machine's layers if it is the one that does, and the time has come."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from windfall.errors import LogDamaged, Misuse
+from windfall.policies.shapes.spill_rule import SPILL_EVERY_S
 from windfall.ports import ObjectStore
 from windfall.runtimes.shape_store import stored_step, terms_of
 from windfall.structs import Struct
@@ -14,9 +15,6 @@ from windfall.wire.shape_files import StoredStep
 
 FIRST_VALUES = "first values of the layers"
 CHECKPOINT = "the training that wrote the checkpoint"
-SPILL_EVERY_S: Final = 60.0
-SPILL_SHARE: Final = 0.05
-"""Of the backup's time that saving may take."""
 
 
 class MemberTerms(Struct, frozen=True):
@@ -37,17 +35,6 @@ class MemberTerms(Struct, frozen=True):
     deterministic: bool
     device: Any
     spill_every_s: float = SPILL_EVERY_S
-
-
-def spill_is_due(terms: MemberTerms, since_s: float, took_s: float) -> bool:
-    """Return whether the backup puts its state into the store now, so that not all is lost with it (ParcaePS).
-
-    Args:
-        terms: of the training; one with checkpoints by steps needs no others.
-        since_s: since the last spill began, or training [s].
-        took_s: by the last spill [s].
-    """
-    return terms.save_every == 0 and since_s >= max(terms.spill_every_s, took_s / SPILL_SHARE)
 
 
 def check_same(mine: Mapping[str, Any], others: Mapping[str, Any], who: str) -> None:

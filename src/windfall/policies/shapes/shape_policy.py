@@ -28,6 +28,8 @@ LOOK_AHEAD_LEAST, LOOK_AHEAD_MOST = 12, 192
 """Intervals that a plan looks ahead, this one among them; the least is Parcae's."""
 LASTING: Final = 6.0
 """How many times as far as a count has lasted on average."""
+LEAST_GAIN: Final = 0.05
+"""What another shape must train more, of what the present one does, while no machine comes or goes: less is noise."""
 UNSEEN: Final = 24
 """Intervals in which the count is taken to have stayed, before anything was seen."""
 
