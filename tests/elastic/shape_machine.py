@@ -83,6 +83,7 @@ class ElasticMachine:
         self.making: ShapeLayout | None = None
         self.planned: ShapeLayout | None = None
         self.voted: ShapeLayout | None = None
+        self.leaves: ShapeLayout | None = None
         self.at = 0
         self.stopped = False
         self.broken: set[str] = set()
@@ -130,6 +131,8 @@ class ElasticMachine:
     def _enter_term(self, layout: ShapeLayout) -> None:
         if layout.term == self.term:
             return
+        # It slept through the stop between: those with whom it trained are gone.
+        self._stop()
         newest = layout.base if layout.term == self.term + 1 else -1
         self.layers = {
             layer: kept
@@ -142,11 +145,11 @@ class ElasticMachine:
         self.arrived.clear()
 
     def _stop(self) -> None:
-        self.current = self.making = self.planned = None
+        self.current = self.making = self.planned = self.leaves = None
         self.stopped = True
 
     def _begin(self, layout: ShapeLayout) -> None:
-        self.current = self.planned = None
+        self.current = self.planned = self.leaves = None
         self.stopped, self.making = False, layout
         self.backs_up = False
         self.broken.clear()
@@ -277,13 +280,17 @@ class ElasticMachine:
         self._stop()
 
     def _train(self, layout: ShapeLayout) -> None:
+        if self.leaves is not None:
+            # Whoever feeds the backup leaves once that has the last step.
+            if self._backed_up(layout):
+                self._leave(self.leaves)
+            return
         group, step = self.network.group(layout), self.at + 1
         votes = group.votes.setdefault(step, {})
         members = {place.machine for place in layout.places}
         if self.at >= STEPS:
             self._save(layout)
-            if self.planned is not None:
-                self._leave(self.planned)
+            self.leaves = self.planned
             return
         if self.name not in votes:
             histories = group.histories.setdefault(step, set())
@@ -325,8 +332,7 @@ class ElasticMachine:
             self.network.send(lambda: backup.receive(term, step, trained))
         if version > layout.version:
             self.network.group(layout).ends = (step, version)
-            assert self.voted is not None
-            self._leave(self.voted)
+            self.leaves = self.voted
         else:
             self._save(layout)
 
@@ -335,7 +341,7 @@ class ElasticMachine:
         assert self.current is not None
         mine = self.current.layers(self.name)
         self.outbox = {layout.version: {layer: self.layers[layer][self.at] for layer in mine}}
-        self.current = self.planned = None
+        self.current = self.planned = self.leaves = None
         if layout.layers(self.name):
             self._make(layout)
         elif layout.stages:

@@ -37,7 +37,8 @@ PATIENCE = ShapePatience(
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40
 MACHINES = 8
-NOTICE_S = 2400.0
+NOTICE_S = 4800.0
+"""Notices in time: long enough for a change that is under way, which takes up to 1,600 s here, and for the one after it [s]."""
 STATUS_RATE = 0.1
 
 
@@ -85,7 +86,15 @@ class ShapeStorm:
         shape, because = self._wanted(moment)
         dropped = Shape(moment.whole, moment.shape.stages) if moment.whole >= 1 else IDLE
         dropped = dropped if dropped.machines >= self.least else IDLE
-        return ShapeChoice(shape, because, self.change_s, dropped, self.change_s / 8.0)
+        return ShapeChoice(shape, because, self.change_s, dropped, self.change_s / 8.0, self._cut(shape))
+
+    def _cut(self, shape: Shape) -> tuple[int, ...]:
+        """Cut the layers anywhere, by the seed; fickle policies cut a shape anew now and then."""
+        whim = self.turns // 2500 if self.fickle else 0
+        chance = random.Random(f"{self.born % 5} {shape} {whim}")
+        if chance.random() < 0.5:
+            return ()
+        return (0, *sorted(chance.sample(range(1, LAYERS), shape.stages - 1)), LAYERS)
 
     def _wanted(self, moment: ShapeMoment) -> tuple[Shape, str]:
         fitting = all_shapes(moment.ready, [depth for depth in DEPTHS if depth == 1 or depth < LAYERS])

@@ -75,6 +75,27 @@ def _reports(layout: ShapeLayout, *reports: ShapeReport) -> dict[str, ShapeRepor
     return {one.machine: replace(one, layout=layout.version, term=layout.term, coordinator=1) for one in reports}
 
 
+def test_a_shape_is_cut_anew_without_a_loss() -> None:
+    """Only the layer that changes its stage moves, after a step that all have; the same cut again plans nothing."""
+    now = _trained(stop=False)
+    reports = _reports(
+        now,
+        replace(_stopped("a", ((0, 2, 8),), trained=8), stopped=False),
+        replace(_stopped("b", ((2, 4, 8),), trained=8), stopped=False),
+        replace(_stopped("r", ((0, 4, 7),), trained=7), stopped=False, reliable=True),
+    )
+
+    def cut_at(layer: int) -> ShapeLayout | None:
+        choice = ShapeChoice(Shape(1, 2), "the last layer is heavy", cut=(0, layer, 4))
+        return next_shape_layout(now, ShapeFacts(reports, frozenset(), 0), lambda moment: choice)
+
+    layout = cut_at(3)
+    assert layout is not None
+    assert (layout.cut, layout.term, layout.step, layout.stop) == ((0, 3, 4), now.term, None, False)
+    assert (layout.moves, layout.because) == ((StateMove(2, 3, "b", "a"),), "the last layer is heavy")
+    assert cut_at(2) is None
+
+
 def test_what_survives_a_loss_is_saved_while_all_wait() -> None:
     """Without the backup the last machine may go only once the store has the step; until then no other layout follows."""
     a = _stopped("a", ((0, 4, 7), (0, 4, 8)), trained=8)

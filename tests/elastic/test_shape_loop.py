@@ -454,7 +454,7 @@ def test_what_machines_measure_changes_the_shape_and_is_kept(scene: Scene) -> No
     scene.wait(1.0, "r1", "a", "b")
 
     assert (scene.layout.pipelines, scene.layout.stages) == (1, 2)
-    assert scene.layout.because.startswith("2 machines: 1x2 trains 8.162 samples/s, 2x1 3.077; ")
+    assert scene.layout.because.startswith("2 machines: 1x2 trains 9.867 samples/s, 2x1 3.077; ")
     scene.all_say("r1", "a", "b", moved_s=0.4)
     scene.loop.write_status(scene.clock.now_s)
     found = scene.log.measured()

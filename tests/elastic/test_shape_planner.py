@@ -13,9 +13,9 @@ from windfall.models.shapes import IDLE, Shape
 LAYERS, MICRO_BATCHES = 6, 8
 
 
-def moment(ready: int, shape: Shape = IDLE) -> ShapeMoment:
+def moment(ready: int, shape: Shape = IDLE, cut: tuple[int, ...] = (), whole: int = 0) -> ShapeMoment:
     """So many machines that can train, after a shape."""
-    return ShapeMoment(shape, shape.machines, ready, 0, LAYERS, MICRO_BATCHES)
+    return ShapeMoment(shape, ready, LAYERS, MICRO_BATCHES, whole, cut)
 
 
 def test_all_machines_train_side_by_side_while_nothing_is_known_of_layers() -> None:
@@ -57,7 +57,7 @@ def test_a_profile_says_which_shapes_fit() -> None:
     """A model that no machine can hold alone is cut into stages."""
     block = {
         "batch": 8, "micro_batch": 1, "memory_bytes": 1e6,
-        "layers": [{"count": LAYERS, "forward_s": 0.01, "backward_s": 0.02, "parameters": 2e4}],
+        "layers": [{"count": LAYERS, "forward_s": 0.01, "backward_s": 0.02, "parameters": 3e4}],
     }  # fmt: skip
     planner = ShapePlanner(4, (), None, 0.0, profile=profile_of(block))
 
@@ -74,3 +74,35 @@ def test_a_profile_of_another_model_is_refused() -> None:
         Misuse, match="the profile has 7 layers and 8 micro-batches, and the script's model has 6 layers"
     ):
         ShapePlanner(4, (), None, 0.0, profile=profile).choose(moment(3))
+
+
+def heavy_end(last_s: float) -> ShapePlanner:
+    """A planner for two stages of layers that take as long as one another, but for the last one."""
+    row = {"forward_s": 0.01, "backward_s": 0.02, "parameters": 2e4}
+    last = {**row, "forward_s": last_s / 3.0, "backward_s": 2.0 * last_s / 3.0}
+    block = {"batch": 8, "micro_batch": 1, "layers": [{"count": LAYERS - 1, **row}, last]}
+    return ShapePlanner(2, (Shape(1, 2),), None, 0.0, profile=profile_of(block))
+
+
+def test_stages_take_equally_long_and_have_not_equally_many_layers() -> None:
+    """The last layer takes as long as the five before it."""
+    assert heavy_end(0.15).choose(moment(2)).cut == (0, 5, 6)
+
+
+def test_a_shape_that_stays_is_cut_anew_for_more_than_noise() -> None:
+    """The reason says where its stages begin and began, and what a step gains."""
+    choice = heavy_end(0.15).choose(moment(2, Shape(1, 2), (0, 3, 6), 1))
+
+    assert choice.cut == (0, 5, 6)
+    assert "its stages begin at layers 0, 5 for 0, 3, a step is 24% shorter" in choice.because
+
+
+def test_a_cut_that_is_as_good_but_for_noise_stays() -> None:
+    """A layer that seems to take 4 % longer than the others moves nothing."""
+    assert heavy_end(0.0312).choose(moment(2, Shape(1, 2), (0, 2, 6), 1)).cut == (0, 3, 6)
+    assert heavy_end(0.0312).choose(moment(2, Shape(1, 2), (0, 3, 6), 1)).cut == (0, 3, 6)
+
+
+def test_nothing_is_cut_anew_while_a_machine_of_the_shape_is_to_leave() -> None:
+    """Its notice leaves time for its own place alone."""
+    assert heavy_end(0.15).choose(moment(2, Shape(1, 2), (0, 3, 6), 0)).cut == (0, 3, 6)

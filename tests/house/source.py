@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,13 @@ def python_files(folder: Path) -> list[Path]:
 
 
 def parse(path: Path) -> ast.Module:
-    """The file's syntax tree."""
+    """The file's syntax tree, which nothing may change: many tests read the same one."""
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _parsed(path: Path, mtime_ns: int) -> ast.Module:
+    del mtime_ns
     return ast.parse(path.read_text("utf-8"), filename=str(path))
 
 

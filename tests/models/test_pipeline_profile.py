@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windfall.errors import Infeasible, Misuse
+from windfall.errors import Misuse
 from windfall.models.migrations import LinkTimes
-from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, needed_bytes, profiled_speeds, step_s
+from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, needed_bytes, step_s
 from windfall.models.shapes import Shape
 
 INSTANT = LinkTimes((1.0,), (0.0,))
@@ -67,17 +67,6 @@ def test_the_last_stage_holds_one_micro_batch() -> None:
     profile = job(*[layer()] * 3, layer(held=1e9), batch=50)
 
     assert needed_bytes(profile, Shape(1, 3)) == 1e6 * 4 * 4 + 1e9
-
-
-def test_shapes_that_do_not_fit_are_left_out() -> None:
-    """One stage of three layers needs 48 MB; with 40 MB only two stages remain; with 10 MB nothing does."""
-    shapes = (Shape(1, 1), Shape(1, 2), Shape(2, 2), Shape(1, 3))
-
-    found = profiled_speeds(job(*[layer()] * 3, memory=40e6), shapes)
-
-    assert set(found.samples_per_s) == {Shape(1, 2), Shape(2, 2)}
-    with pytest.raises(Infeasible, match=r"none of 4 shapes fits: the smallest stage needs 0\.032 GB"):
-        profiled_speeds(job(*[layer()] * 3, memory=10e6), shapes)
 
 
 def test_a_profile_that_cannot_be_is_refused() -> None:

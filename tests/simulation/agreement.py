@@ -9,6 +9,7 @@ import math
 import random
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 
 from windfall.errors import Infeasible
 from windfall.simulation import engine, kernels
@@ -148,6 +149,7 @@ def differences(number: int) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=256)
 def bearable(number: int) -> tuple[Case, Trial]:
     """The world of a number and its trial in the kernel, with machines that live so long that the engine can follow."""
     for longer in range(12):

@@ -158,6 +158,7 @@ def test_another_version_of_ray_or_python_is_refused(guarded: Cluster, monkeypat
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_a_cluster_without_a_token_is_joined_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that it does not ask for would keep it from reaching the machines, so it is refused."""
     with cluster("") as made:
@@ -166,6 +167,7 @@ def test_a_cluster_without_a_token_is_joined_without_one(monkeypatch: pytest.Mon
         assert f"takes no token: remove {TOKEN}" in refusal(made.address, secrets=[TOKEN])
 
 
+@pytest.mark.slow
 def test_a_probe_of_something_else_says_that_it_is_no_ray() -> None:
     """A server that answers nothing; the exit code is not that of a refused token."""
     with socket.create_server(("127.0.0.1", 0)) as other:

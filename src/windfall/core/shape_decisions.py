@@ -34,21 +34,19 @@ class ShapeMoment(Struct, frozen=True):
 
     Attributes:
         shape: the one that is trained; `IDLE`: none.
-        trained_by: machines that train in it.
         ready: machines that can train and stay.
-        leaving: how many more there are whose end is announced.
         layers: of the model.
         micro_batches: of a step; 0 if not known.
         whole: pipelines of the shape for whose every stage there is a machine that stays.
+        cut: where the layers are cut in it; empty: nothing is trained.
     """
 
     shape: Shape
-    trained_by: int
     ready: int
-    leaving: int
     layers: int
     micro_batches: int
     whole: int = 0
+    cut: tuple[int, ...] = ()
 
 
 class ShapeChoice(Struct, frozen=True):
@@ -60,6 +58,7 @@ class ShapeChoice(Struct, frozen=True):
         change_s: 90th percentile of what such a change took; None: nothing was measured [s].
         dropped: the shape of the whole pipelines alone, to which no state moves; `IDLE` if there is none.
         dropped_s: the same percentile of the change to it [s].
+        cut: where the layers are cut; empty: as they are, or evenly in another number of stages.
     """
 
     shape: Shape
@@ -67,6 +66,7 @@ class ShapeChoice(Struct, frozen=True):
     change_s: float | None = None
     dropped: Shape = IDLE
     dropped_s: float | None = None
+    cut: tuple[int, ...] = ()
 
 
 Chooser = Callable[[ShapeMoment], ShapeChoice]
@@ -255,8 +255,9 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
     # A checkpoint may be of steps that were taken back, and trained again: it is never mixed with what machines hold.
     held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
     taken_back = f"; steps taken back: {lost}" if lost else ""
+    sources = Sources(held, _reliable(facts), not whole, _leaving(facts))
     found = _placed(
-        layout, facts, shape, Sources(held, _reliable(facts), not whole, _leaving(facts)), f"{because}{taken_back}"
+        layout, facts, StageGrid(_cut(layout, facts, choice), shape.pipelines), sources, f"{because}{taken_back}"
     )
     return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + lost)
 
@@ -307,16 +308,28 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
         if answer is NoticeAnswer.GIVE_UP:
             return replace(_next(layout, facts, because), stop=True)
         if answer is NoticeAnswer.DROP:
-            return _placed(layout, facts, choice.dropped, _held_now(layout, facts), because)
+            kept = StageGrid(layout.cut, choice.dropped.pipelines)
+            return _placed(layout, facts, kept, _held_now(layout, facts), because)
     if shape == IDLE:
         left = tuple(place.machine for place in layout.places)
         return replace(_waiting(layout, facts, because), left=left, moves=_saved_by(layout, facts))
-    if shape == shape_of(layout):
+    cut = _cut(layout, facts, choice)
+    if shape == shape_of(layout) and cut == layout.cut:
         backup = _backup(layout, facts)
         if not leaving and not _backup_lacks(layout, facts):
             return None
         because = f"{', '.join(leaving)} to leave" if leaving else f"the backup is on {backup or 'no machine'}"
-    return _placed(layout, facts, shape, _held_now(layout, facts), because)
+    return _placed(layout, facts, StageGrid(cut, shape.pipelines), _held_now(layout, facts), because)
+
+
+def _cut(layout: ShapeLayout, facts: ShapeFacts, choice: ShapeChoice) -> tuple[int, ...]:
+    """Return where the layers are cut: as the choice says, or as they are, or evenly."""
+    layers = _layers(facts.there())
+    if choice.cut:
+        return choice.cut
+    if layout.stages == choice.shape.stages and layout.cut[-1] == layers:
+        return layout.cut
+    return even_cut(layers, choice.shape.stages)
 
 
 def _held_now(layout: ShapeLayout, facts: ShapeFacts) -> Sources:
@@ -351,15 +364,13 @@ def _ready(reports: Sequence[ShapeReport]) -> list[ShapeReport]:
 def _choice(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeChoice:
     there = facts.there()
     ready = _ready(there)
-    before = [place for place in layout.places if place.machine not in facts.lost]
     moment = ShapeMoment(
         Shape(layout.pipelines, layout.stages),
-        len(before),
         len(ready),
-        sum(one.leaving for one in there if not one.reliable),
         _layers(there),
         max([0, *(one.micro_batches for one in there)]),
         _whole(layout, {one.machine for one in ready}),
+        layout.cut,
     )
     if not ready:
         return ShapeChoice(IDLE, "no machine can train")
@@ -396,21 +407,18 @@ def _leaving(facts: ShapeFacts) -> frozenset[str]:
     return frozenset(one.machine for one in facts.there() if one.leaving)
 
 
-def _placed(layout: ShapeLayout, facts: ShapeFacts, shape: Shape, sources: Sources, because: str) -> ShapeLayout:
-    """Return a layout of this shape, with its places and moves."""
-    there = facts.there()
-    cut = even_cut(_layers(there), shape.stages)
-    places = place_stages(
-        StageGrid(cut, shape.pipelines), [one.machine for one in _ready(there)], sources.held, layout.places
-    )
+def _placed(layout: ShapeLayout, facts: ShapeFacts, grid: StageGrid, sources: Sources, because: str) -> ShapeLayout:
+    """Return a layout of stages and pipelines, with its places and moves."""
+    there, cut = facts.there(), grid.cut
+    places = place_stages(grid, [one.machine for one in _ready(there)], sources.held, layout.places)
     targets = {place.machine: range(cut[place.stage], cut[place.stage + 1]) for place in places}
     backup = _backup(layout, facts)
     if backup is not None and (layout.stop or not layout.stages or _backup_lacks(layout, facts)):
         targets[backup] = range(cut[-1])
     return replace(
         _next(layout, facts, because),
-        pipelines=shape.pipelines,
-        stages=shape.stages,
+        pipelines=grid.pipelines,
+        stages=len(cut) - 1,
         cut=cut,
         places=places,
         left=tuple(sorted({place.machine for place in layout.places} - targets.keys())),

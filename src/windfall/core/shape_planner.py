@@ -8,11 +8,14 @@ all are taken to be equal, and to be sent in no time: then pipelines side by sid
 **Noise.**  Measured times are never twice the same, and shapes may be equally good.  So while no machine comes or goes another
 shape is taken only if it is expected to train more by `LEAST_GAIN`; and one that was trained is judged by its own steps, so
 that a shape that was tried, and is slower than it seemed, is not tried again.
+
+**Cuts.**  Layers are cut so that the slowest stage is fastest, as far as they were measured; a shape that stays is cut
+differently if a step gets shorter by more than noise, and no machine of it is lost or to leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from windfall.core.shape_decisions import ShapeChoice, ShapeMoment
@@ -25,10 +28,18 @@ from windfall.models.measured_profile import (
     with_link_and_memory,
     with_measured_steps,
 )
+from windfall.models.pipeline_profile import PipelineProfile, cut_step_s
 from windfall.models.shape_costs import BoundedCosts
 from windfall.models.shapes import IDLE, Shape, speeds_of
 from windfall.policies.shapes.shape_choices import fixed_depth
-from windfall.policies.shapes.shape_policy import LEAST_GAIN, ShapeDecision, ShapeSituation, decide, look_ahead_of
+from windfall.policies.shapes.shape_policy import (
+    LEAST_GAIN,
+    ShapeDecision,
+    ShapeSituation,
+    decide,
+    look_ahead_of,
+    recut_pays,
+)
 from windfall.shape_measurements import ShapeMeasurements
 
 ANY_STEP_S: Final = 1.0
@@ -72,6 +83,8 @@ class ShapePlanner:
         self._count, self._changes = 0, 0
         self._model: tuple[int, int] = (0, 0)
         self._costs: BoundedCosts | None = None
+        self._cuts: Mapping[int, tuple[int, ...]] = {}
+        self._pipeline: PipelineProfile | None = None
         self._equal = False
         self._asked: tuple[ShapeMoment, int] | None = None
         self._chosen = ShapeChoice(IDLE, "")
@@ -106,12 +119,30 @@ class ShapePlanner:
         )
         whole = moment.whole * shape.stages
         dropped = fixed_depth(speeds_of(costs.grid), shape.stages, whole) if whole else IDLE
+        cut, why = self._cut(moment, decision.shape)
         return ShapeChoice(
             decision.shape,
-            self._because(moment, decision),
+            f"{self._because(moment, decision)}{why}",
             self._notice_s(costs, shape, decision.shape),
             dropped,
             self._notice_s(costs, shape, dropped),
+            cut,
+        )
+
+    def _cut(self, moment: ShapeMoment, shape: Shape) -> tuple[tuple[int, ...], str]:
+        """Return where layers are cut; and why, if they are cut differently in a shape that stays."""
+        if shape == IDLE or self._pipeline is None:
+            return (), ""
+        best, old = self._cuts[shape.stages], moment.cut
+        if shape.stages != moment.shape.stages or not old or old[-1] != moment.layers:
+            return best, ""
+        now_s, then_s = (cut_step_s(self._pipeline, shape, cut) for cut in (old, best))
+        # What a notice leaves time for was measured of changes that move less.
+        if moment.whole < moment.shape.pipelines or not recut_pays(now_s, then_s):
+            return old, ""
+        return (
+            best,
+            f"; its stages begin at layers {_named(best)} for {_named(old)}, a step is {1 - then_s / now_s:.0%} shorter",
         )
 
     def _notice_s(self, costs: BoundedCosts, before: Shape, after: Shape) -> float | None:
@@ -142,25 +173,26 @@ class ShapePlanner:
         model = (moment.layers, moment.micro_batches)
         if self._costs is None or model != self._model:
             self._model = model
-            training = self._training(moment)
-            self._costs = BoundedCosts(training.times, training.speeds)
+            training, self._pipeline = self._training(moment)
+            self._costs, self._cuts = BoundedCosts(training.times, training.speeds), training.times.cuts
         return self._costs
 
-    def _training(self, moment: ShapeMoment) -> ElasticTraining:
+    def _training(self, moment: ShapeMoment) -> tuple[ElasticTraining, PipelineProfile]:
+        """Return what a plan needs, and the layers of which it was made."""
         layers, micro_batches, found = moment.layers, moment.micro_batches, self._adopted
         changes = found.changes if found is not None else ()
         self._equal = False
         if self._profile is not None:
             self._check(self._profile, layers, micro_batches)
             profile = with_link_and_memory(self._profile, found) if found is not None else self._profile
-            return training_of(with_changes(profile, changes), self._machines, self._allowed)
+            return training_of(with_changes(profile, changes), self._machines, self._allowed), profile.pipeline
         measured = self._measured_profile(moment)
         if measured is not None and found is not None:
             training = training_of(with_changes(measured, changes), self._machines, self._allowed)
-            return with_measured_steps(training, found)
+            return with_measured_steps(training, found), measured.pipeline
         self._equal = True
         even = even_profile(layers, max(micro_batches, 1), 1, ANY_STEP_S)
-        return training_of(with_changes(even, changes), self._machines, self._allowed)
+        return training_of(with_changes(even, changes), self._machines, self._allowed), even.pipeline
 
     def _measured_profile(self, moment: ShapeMoment) -> ElasticProfile | None:
         """Return the profile of what was measured; None while a layer was not, or if it is of another model."""
@@ -177,3 +209,8 @@ class ShapePlanner:
                 f"the profile has {len(profile.pipeline.layers)} layers and {parts} micro-batches, and the script's model has "
                 f"{layers} layers and {micro_batches} micro-batches: profile this model, or leave the profile out"
             )
+
+
+def _named(cut: tuple[int, ...]) -> str:
+    """Return the first layers of the stages, for a sentence."""
+    return ", ".join(str(layer) for layer in cut[:-1])

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from windfall.errors import Infeasible, Misuse
-from windfall.models.migrations import GroupTimes, LinkTimes, MigrationTimes, even_cut
-from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, needed_bytes, step_s
+from windfall.models.migrations import GroupTimes, LinkTimes, MigrationTimes
+from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, cut_of, needed_bytes, step_s
 from windfall.models.shapes import Shape, ShapeSpeeds, all_shapes
 from windfall.structs import Struct
 
@@ -137,7 +137,7 @@ def _times(profile: ElasticProfile, depths: Iterable[int]) -> MigrationTimes:
         extra_s=0.0,
         build_s=dict.fromkeys(depths, profile.build_s),
         parameters=tuple(layer.parameters for layer in layers),
-        cuts={stages: even_cut(len(layers), stages) for stages in depths},
+        cuts={stages: cut_of(profile.pipeline, stages) for stages in depths},
         states=profile.pipeline.states,
     )
 

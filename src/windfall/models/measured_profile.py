@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from windfall.models.elastic_profile import ElasticProfile, ElasticTraining
-from windfall.models.migrations import LinkTimes, even_cut
-from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, needed_bytes, step_s
+from windfall.models.migrations import LinkTimes
+from windfall.models.pipeline_profile import LayerProfile, PipelineProfile, cut_of, needed_bytes, step_s
 from windfall.models.shapes import IDLE, Shape, ShapeSpeeds
 from windfall.shape_measurements import ChangeMeasurement, ShapeMeasurements
 from windfall.structs import replace
@@ -194,7 +194,7 @@ def _fits(profile: ElasticProfile, change: ChangeMeasurement) -> bool:
 def _state_s(profile: ElasticProfile, change: ChangeMeasurement) -> float:
     """Return how long the state that a change moves takes, as plans charge it [s]."""
     pipeline = profile.pipeline
-    cut = even_cut(len(pipeline.layers), change.stages)
+    cut = cut_of(pipeline, change.stages)
     parameters = [layer.parameters for layer in pipeline.layers]
     stages = [sum(parameters[low:high]) for low, high in itertools.pairwise(cut)]
 

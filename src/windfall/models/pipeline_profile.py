@@ -1,4 +1,4 @@
-"""How fast a shape trains, from a profile of the layers: the 1F1B schedule, and which shapes do not fit in memory.
+"""How fast a shape trains, from a profile of the layers: the 1F1B schedule, where layers are cut, and what memory that takes.
 
 A batch is divided over D pipelines into m micro-batches each (the last may be smaller, and is charged as a whole one).  Stage s
 of P begins with P - 1 - s forward passes, then alternates forward and backward, so that it holds the activations of at most
@@ -8,23 +8,34 @@ was measured to take is added.
 
     memory of a stage = parameters (1 + states + 1 gradient) 4 bytes + min(P - s, m) activations
 
+**Cuts.**  Layers are cut so that the slowest stage is fastest (`stage_cuts`), unless the published even cut fits and gives a
+step that is no slower.
+
 Source: PipeDream-2BW and Megatron-LM for 1F1B; Parcae's profiler for its use (its memory rule has no gradients).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from windfall.errors import Infeasible, Misuse
+from windfall.errors import Misuse
 from windfall.models.migrations import PARAMETER_BYTES, LinkTimes, even_cut
-from windfall.models.shapes import Shape, ShapeSpeeds
+from windfall.models.shapes import Shape
+from windfall.models.stage_cuts import CutLayers, balanced_cuts
 from windfall.structs import Struct
+
+BALANCED_MAX = 512
+"""Layers of a model of which the best cut is looked for; those of a larger one are cut evenly."""
+
+_SAME = 1e-9
+"""Times that differ by less are sums of the same numbers in another order."""
 
 
 class LayerProfile(Struct, frozen=True):
@@ -89,9 +100,46 @@ class PipelineProfile(Struct, frozen=True):
         return math.ceil(self.batch // self.micro_batch / shape.pipelines)
 
 
+@functools.lru_cache(maxsize=1024)
+def cut_of(profile: PipelineProfile, stages: int) -> tuple[int, ...]:
+    """Return where the layers are cut: the first layer of each stage, and the number of layers.
+
+    Raises:
+        Misuse: there are fewer layers than stages.
+    """
+    even = even_cut(len(profile.layers), stages)
+    balanced = _balanced(profile, _rounded_up(stages)).get(stages, even)
+    fits = fullest_stage_bytes(profile, Shape(1, stages), even) <= profile.memory_bytes
+    even_s, balanced_s = (cut_step_s(profile, Shape(1, stages), cut) for cut in (even, balanced))
+    return even if fits and even_s <= (1.0 + _SAME) * balanced_s else balanced
+
+
+def _rounded_up(stages: int) -> int:
+    """Return the next power of 2, so that few programmes find the cuts of all numbers of stages."""
+    return 1 << (stages - 1).bit_length()
+
+
+@functools.lru_cache(maxsize=16)
+def _balanced(profile: PipelineProfile, stages_max: int) -> dict[int, tuple[int, ...]]:
+    if len(profile.layers) > BALANCED_MAX:
+        return {}
+    count = profile.micro_batches(Shape(1, 1))
+    layers = CutLayers(
+        [layer.forward_s + layer.backward_s + layer.update_s / count for layer in profile.layers],
+        [layer.parameters * (2 + profile.states) * PARAMETER_BYTES for layer in profile.layers],
+        [layer.held_bytes for layer in profile.layers],
+    )
+    return balanced_cuts(layers, stages_max, count, profile.memory_bytes)
+
+
 def needed_bytes(profile: PipelineProfile, shape: Shape) -> float:
     """Return the memory of the fullest stage [bytes]."""
-    cut, fullest = even_cut(len(profile.layers), shape.stages), 0.0
+    return fullest_stage_bytes(profile, shape, cut_of(profile, shape.stages))
+
+
+def fullest_stage_bytes(profile: PipelineProfile, shape: Shape, cut: Sequence[int]) -> float:
+    """Return the memory of the fullest stage, with layers cut in some way [bytes]."""
+    fullest = 0.0
     for stage in range(shape.stages):
         layers = profile.layers[cut[stage] : cut[stage + 1]]
         states = sum(layer.parameters for layer in layers) * (2 + profile.states) * PARAMETER_BYTES
@@ -106,7 +154,11 @@ def step_s(profile: PipelineProfile, shape: Shape) -> float:
     Example:
         4 equal stages with 1 s forward and 2 s backward and 8 micro-batches, sending in no time: (8 + 3) (1 + 2) = 33 s.
     """
-    cut = even_cut(len(profile.layers), shape.stages)
+    return cut_step_s(profile, shape, cut_of(profile, shape.stages))
+
+
+def cut_step_s(profile: PipelineProfile, shape: Shape, cut: Sequence[int]) -> float:
+    """Return how long a step takes, with layers cut in some way [s]."""
     stages = [profile.layers[low:high] for low, high in itertools.pairwise(cut)]
     forward, backward = (
         np.array([sum(getattr(layer, name) for layer in layers) for layers in stages])
@@ -119,28 +171,6 @@ def step_s(profile: PipelineProfile, shape: Shape) -> float:
     passes_s = float(_one_forward_one_backward(forward, backward, send, profile.micro_batches(shape)))
     update_s = max(sum(layer.update_s for layer in layers) for layers in stages)
     return passes_s + reduce_s + update_s + profile.beside_s
-
-
-def profiled_speeds(profile: PipelineProfile, shapes: Iterable[Shape]) -> ShapeSpeeds:
-    """Return the throughput of the shapes that fit in memory and have a layer for each stage.
-
-    Raises:
-        Infeasible: none does.
-    """
-    asked = tuple(shapes)
-    possible = [shape for shape in asked if shape.stages == 1 or shape.stages < len(profile.layers)]
-    found = {
-        shape: profile.batch / step_s(profile, shape)
-        for shape in possible
-        if needed_bytes(profile, shape) <= profile.memory_bytes
-    }
-    if not found:
-        least = min((needed_bytes(profile, shape) for shape in possible), default=math.inf)
-        raise Infeasible(
-            f"none of {len(asked)} shapes fits: the smallest stage needs {least / 1e9:.3g} GB of memory, a machine has "
-            f"{profile.memory_bytes / 1e9:.3g} GB; allow more stages, or machines with more memory"
-        )
-    return ShapeSpeeds(found)
 
 
 @njit(cache=True, nogil=True)
