@@ -17,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from windfall.drill.busy_cores import BusyCores
@@ -41,10 +42,12 @@ class Smallness:
     Attributes:
         speed: of a kernel, as a share of this computer's [1].
         link_bytes_per_s: each way.
+        turns_s: how long a turn computes on this computer, by the number of data partitions; without it, as it does there [s].
     """
 
     speed: float
     link_bytes_per_s: float
+    turns_s: Mapping[int, float] = field(default_factory=dict)
 
 
 USUAL = Smallness(speed=0.02, link_bytes_per_s=5e6)

@@ -25,7 +25,7 @@ WIDTH, WORDS, LENGTH = 56, 23, 8
 SAMPLES, BATCH, MICRO_BATCH = 44, 12, 2
 BLOCKS = 4
 LAYERS = 2 + BLOCKS
-AHEAD_S, AHEAD_MAX_S = 0.15, 3.0
+AHEAD_S, AHEAD_MAX_S = 0.1, 2.0
 """How long a step rests for each one that training is ahead of the changes, so that it lasts longer than they do [s]."""
 
 

@@ -16,7 +16,7 @@ from tests.elastic.storm_checks import GENTLE, ROUGH, Change, StormChecks, dista
 from tests.elastic.storm_fleet import MACHINES_MAX, StormFleet, alone, fixed_shape
 from windfall.shape_layout import ShapeLayout
 
-CHANGES, STEPS_EACH, STEPS_AFTER = 40, 3, 30
+CHANGES, STEPS_EACH, STEPS_AFTER = 40, 8, 30
 STEPS = CHANGES * STEPS_EACH + STEPS_AFTER
 SAVE_EVERY = 10
 CALM_WITHIN_S, MIGRATION_WITHIN_S = 150.0, 10.0
