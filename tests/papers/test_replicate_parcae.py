@@ -229,6 +229,17 @@ def test_one_policy_for_all_models_trains_what_the_best_published_one_does(name:
 
 
 @needs_tables
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", paper.MODELS)
+def test_the_average_over_both_forecasts_trains_what_the_best_of_each_does(name: str) -> None:
+    """One policy for all models: at least 99.9 % of liveput with the last value, of liveput with ARIMA, and of migration."""
+    found = samples(name, paper.BOTH)
+
+    for policy in (paper.PERSISTING, paper.FORECASTING, paper.MIGRATING):
+        assert found >= 0.999 * paper.SAMPLES[name].get(policy, 0.0), policy
+
+
+@needs_tables
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name", ["GPT-3", pytest.param("GPT-2", marks=pytest.mark.slow), "BERT", "ResNet-152", "VGG-19"]

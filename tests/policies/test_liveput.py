@@ -12,7 +12,7 @@ from windfall.errors import Misuse
 from windfall.models.migrations import GroupTimes, LinkTimes, MigrationTimes, even_cut
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts, ShapeCosts
 from windfall.models.shapes import IDLE, Floats, Shape, ShapeGrid, ShapeSpeeds, all_shapes, grid_of
-from windfall.policies.shapes.liveput import LiveputPlan, LiveputView, Programme, plan
+from windfall.policies.shapes.liveput import LiveputPlan, LiveputView, Programme, best_on_average, plan
 
 
 class DrawnCosts:
@@ -161,3 +161,43 @@ def test_what_cannot_be_is_refused() -> None:
         LiveputView(Shape(2, 3), 5, (5,), 60.0)
     with pytest.raises(Misuse, match="shape 1x9 is not among the"):
         plan(LiveputView(Shape(1, 9), 9, (9,), 60.0), BoundedCosts(example(every_stage=True), speeds(6)))
+
+
+def test_the_shape_of_two_forecasts_is_the_best_of_their_mean() -> None:
+    """By trying each shape for now under each forecast; often it is the choice of neither."""
+    neither = 0
+    for seed in range(60):
+        costs = DrawnCosts(seed)
+        rng = np.random.default_rng(seed)
+        both = [LiveputView(Shape(1, 2), 4, (4, *map(int, rng.integers(0, 5, 3))), 60.0) for _ in range(2)]
+
+        found = best_on_average(both, costs)
+
+        worth = {
+            shape: sum(_worth(view, shape, costs) for view in both)
+            for shape in costs.grid.shapes
+            if shape.machines <= 4
+        }
+        assert worth[found] == pytest.approx(max(worth.values()))
+        neither += found not in {plan(view, costs).shapes[0] for view in both}
+    assert neither > 0
+
+
+def _worth(view: LiveputView, shape: Shape, costs: DrawnCosts) -> float:
+    """What a shape for now and the best ones after it train."""
+    cost_s = float(costs.row(costs.grid.place(view.shape), 4, 0)[costs.grid.place(shape)])
+    now = float(costs.grid.samples_per_s[costs.grid.place(shape)]) * (60.0 - cost_s)
+    counts = view.counts
+    if len(counts) == 1:
+        return now
+    return now + best_of_all(LiveputView(shape, max(4, shape.machines), counts[1:], 60.0), costs)
+
+
+def test_forecasts_of_two_moments_have_no_mean() -> None:
+    """What there is now is known, and the same in all."""
+    costs = DrawnCosts(0)
+    views = [LiveputView(Shape(1, 1), 2, counts, 60.0) for counts in ((2, 1), (3, 1))]
+
+    for some in (views, []):
+        with pytest.raises(Misuse, match="write at least one, all of the same moment"):
+            best_on_average(some, costs)

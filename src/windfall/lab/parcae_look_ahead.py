@@ -14,9 +14,11 @@ from typing import Final
 from windfall.lab import parcae_elsewhere as elsewhere
 from windfall.lab import parcae_published as paper
 from windfall.lab.parcae_elsewhere import OtherTrace
+from windfall.lab.parcae_replay import GuardedForecasts, planned_on_average, staying
 from windfall.lab.parcae_tables import ParcaeModel, kept_model
 from windfall.lab.published_rows import Options, Progress, PublishedRow, unprinted
 from windfall.models.shape_costs import BoundedCosts, PublishedCosts
+from windfall.policies.shapes.liveput import Programme
 from windfall.simulation.shape_replay import deciding, play
 
 PLACE: Final = "Parcae, looking ahead"
@@ -30,6 +32,7 @@ LOOKS: Final[Mapping[str, int | None]] = {
     FOLLOWING: None,
 }
 """Look-aheads by name; None: `look_ahead_of`, the default."""
+BOTH: Final = "12 intervals, last value or ARIMA"
 METHOD: Final = "liveput with now and last value, over the fastest shape of now with migration; every stage charged"
 NOT_PRINTED: Final = "not in the paper"
 PAYS, LOSES, WORST = "models and traces where it pays", "models and traces where it loses", "its worst"
@@ -41,7 +44,7 @@ def look_ahead(options: Options, progress: Progress) -> tuple[PublishedRow, ...]
         return ()
     folder, rows = Path(options.folder), []
     others = elsewhere.other_traces(folder)
-    gained: dict[str, list[tuple[float, float, float]]] = {look: [] for look in LOOKS}
+    gained: dict[str, list[tuple[float, float, float]]] = {look: [] for look in (*LOOKS, BOTH)}
     for name in paper.MODELS if others else ():
         model = kept_model(folder, name, every_stage=True)
         for trace in (*others, OtherTrace(P3, model.counts)):
@@ -62,9 +65,13 @@ def _gains(model: ParcaeModel, trace: OtherTrace, seed: int) -> dict[str, tuple[
     now = play(trace.counts, charged, lambda seen: model.speeds.best(seen.now)).samples
     if not sum(now):
         return {}
+    least = min(shape.machines for shape in model.speeds.samples_per_s)
+    choices = {name: deciding(planned, look) for name, look in LOOKS.items()} | {
+        BOTH: planned_on_average(planned, (staying, GuardedForecasts(least)), Programme.ONE_MAXIMUM)
+    }
     return {
-        name: elsewhere.gain_pct(play(trace.counts, charged, deciding(planned, look)).samples, now, seed)
-        for name, look in LOOKS.items()
+        name: elsewhere.gain_pct(play(trace.counts, charged, choice).samples, now, seed)
+        for name, choice in choices.items()
     }
 
 

@@ -29,6 +29,8 @@ AHEAD, HISTORY, INTERVAL_S, MOST, LEAST = 12, 12, 60.0, 32, 8
 
 IDEAL, CHECKPOINTS, MIGRATING = "ideal", "throughput_optimized", "reactive_migrate"
 TRUTH, PERSISTING, FORECASTING = "liveput_truth", "nowcast_persist", "nowcast_arima"
+BOTH: Final = "nowcast_both"
+"""Ours alone: the shape that is best on average over the last value and ARIMA."""
 
 SAMPLES: Final[Mapping[str, Mapping[str, float]]] = {
     "GPT-2": {

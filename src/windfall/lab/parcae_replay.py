@@ -8,7 +8,7 @@ from windfall.lab import parcae_published as paper
 from windfall.models.count_forecasts import Damping, guarded_arima, last_value
 from windfall.models.shape_costs import ShapeCosts
 from windfall.models.shapes import Shape
-from windfall.policies.shapes.liveput import LiveputView, plan
+from windfall.policies.shapes.liveput import LiveputView, Programme, best_on_average, plan
 from windfall.simulation.shape_replay import Choice, Moment
 
 
@@ -18,6 +18,23 @@ def planned(costs: ShapeCosts, ahead: Callable[[Moment], Sequence[int]]) -> Choi
     def choose(seen: Moment) -> Shape:
         counts = (seen.now, *ahead(seen))
         return plan(LiveputView(seen.shape, seen.before, counts, paper.INTERVAL_S, seen.unpaid_s), costs).shapes[0]
+
+    return choose
+
+
+def planned_on_average(
+    costs: ShapeCosts,
+    aheads: Sequence[Callable[[Moment], Sequence[int]]],
+    programme: Programme = Programme.ALL_PAIRS,
+) -> Choice:
+    """Return the policy that takes the shape which is best on average over forecasts, each as likely as the others."""
+
+    def choose(seen: Moment) -> Shape:
+        views = [
+            LiveputView(seen.shape, seen.before, (seen.now, *ahead(seen)), paper.INTERVAL_S, seen.unpaid_s)
+            for ahead in aheads
+        ]
+        return best_on_average(views, costs, programme)
 
     return choose
 

@@ -21,7 +21,7 @@ Source: Parcae (NSDI 2024) for the programme; equation and cases as above.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -98,6 +98,28 @@ def plan_and_worth(view: LiveputView, costs: ShapeCosts, programme: Programme) -
         Misuse: as `plan`.
     """
     return _planned(view, costs, _values(view, costs, programme))
+
+
+def best_on_average(
+    views: Sequence[LiveputView], costs: ShapeCosts, programme: Programme = Programme.ALL_PAIRS
+) -> Shape:
+    """Return the shape for now that trains most on average over several forecasts, each as likely as the others.
+
+    From the next interval on each forecast is taken for the truth, as in a plan; of equally good shapes the present one stays.
+
+    Args:
+        views: the same but for the counts after the first.
+        costs: of changes.
+        programme: how shapes are compared.
+
+    Raises:
+        Misuse: there is no view, they differ in more than forecasts, or as `plan`.
+    """
+    if len({(view.shape, view.machines, view.counts[0], view.interval_s, view.unpaid_s) for view in views}) != 1:
+        raise Misuse(f"{len(views)} views: write at least one, all of the same moment")
+    worth = sum((plan_and_worth(view, costs, programme)[1] for view in views), np.zeros(len(costs.grid.shapes)))
+    place = costs.grid.place(views[0].shape)
+    return costs.grid.shapes[place if worth[place] >= worth.max() else int(np.argmax(worth))]
 
 
 def _planned(view: LiveputView, costs: ShapeCosts, following: list[Floats]) -> tuple[LiveputPlan, Floats]:
