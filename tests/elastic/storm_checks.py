@@ -72,7 +72,13 @@ class StormChecks:
     def __init__(self, reference: Path, machines: StormFleet, changes: list[Change]) -> None:
         self._changes = changes
         self.layouts = machines.layouts()
-        self._begins = [(at_s, layout) for at_s, layout in self.layouts if layout.step is not None]
+        before = (layout for _, layout in self.layouts)
+        # A coordinator that follows writes the newest layout again: no term begins by that.
+        self._begins = [
+            (at_s, layout)
+            for (at_s, layout), last in zip(self.layouts[1:], before, strict=False)
+            if layout.term != last.term
+        ]
         self._expected = {done.step: done for done in _work(reference / "alone.record", []) if done.step}
         self._work = [
             done
@@ -152,11 +158,10 @@ class StormChecks:
         """Return for each term that began: the change before, how many steps were trained and taken back, and why."""
         found = []
         for number, (at_s, layout) in enumerate(self._begins):
-            assert layout.step is not None
             reached = [done.step for done in self._work if done.step and done.term == number]
-            newest = max([layout.step if not number else self._begins[number - 1][1].step or 0, *reached])
+            newest = max([layout.base if not number else self._begins[number - 1][1].base, *reached])
             kind = next((change.kind for change in reversed(self._changes) if change.began_s <= at_s), START)
-            found.append((kind, newest - layout.step, layout.because))
+            found.append((kind, newest - layout.base, layout.because))
         return found
 
 

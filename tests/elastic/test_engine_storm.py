@@ -23,6 +23,8 @@ CALM_WITHIN_S, MIGRATION_WITHIN_S = 150.0, 10.0
 FIXED = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 LEAST = 3
 """Machines that train before a change that takes some."""
+FLEETS = (2, 3, 4, 6, MACHINES_MAX)
+"""Machines that train before a change, at least, one of these by the seed."""
 
 
 class LiveStorm:
@@ -65,7 +67,8 @@ class LiveStorm:
 
     def _prepare(self, kind: str) -> None:
         """Have machines enough for a change."""
-        while len(self._training()) < (LEAST if kind in (*ROUGH, "notice") else 2):
+        wanted = self._chance.choice(FLEETS)
+        while len(self._training()) < max(wanted, LEAST if kind in (*ROUGH, "notice") else 2):
             self._start("m")
         self._calm()
 
