@@ -16,7 +16,7 @@ from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
 from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
-from windfall.core.shape_planner import ShapePlanner
+from windfall.core.shape_planner import ShapePlanner, compile_plans
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED, Infeasible, Misuse, StoreError
 from windfall.events import AssignmentChanged
 from windfall.linux.clock import SystemClock
@@ -132,6 +132,8 @@ def run_machine(request: ExecRequest, signals_fd: int) -> int:
     with tempfile.TemporaryDirectory(prefix="wf-shapes-") as folder:
         machine = ShapeMachine(request, job, folder)
         threading.Thread(target=machine.read_signals, args=(signals_fd,), name="signals", daemon=True).start()
+        # Any machine may become the one that leads.
+        started(compile_plans, "plans")
         if request.notices is not None:
             relay = RelayedNotices(request.notices, machine.clock, ())
             started(lambda: relay.watch(machine.deliver, lambda: False), "notices")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from windfall.core.shape_decisions import ShapeMoment
@@ -106,3 +109,30 @@ def test_a_cut_that_is_as_good_but_for_noise_stays() -> None:
 def test_nothing_is_cut_anew_while_a_machine_of_the_shape_is_to_leave() -> None:
     """Its notice leaves time for its own place alone."""
     assert heavy_end(0.15).choose(moment(2, Shape(1, 2), (0, 3, 6), 0)).cut == (0, 3, 6)
+
+
+FIRST_LOSS = """
+import gc
+from numba.core.dispatcher import Dispatcher
+from tests.elastic.test_shape_planner import heavy_end, moment
+from windfall.core.shape_planner import ShapePlanner, compile_plans
+from windfall.models.shapes import Shape
+
+def compiled():
+    return sum(len(one.signatures) for one in gc.get_objects() if isinstance(one, Dispatcher))
+
+compile_plans()
+before = compiled()
+for planner in (heavy_end(0.15), ShapePlanner(8, (), None, 0.0)):
+    shape = planner.choose(moment(8)).shape
+    planner.choose(moment(7, shape, (0, 3, 6) if shape.stages == 2 else (0, 6)))
+print(before, compiled())
+"""
+
+
+def test_the_first_loss_finds_plans_compiled() -> None:
+    """In a process of its own, which has planned nothing yet: to compile takes seconds, in which all machines would wait."""
+    done = subprocess.run([sys.executable, "-c", FIRST_LOSS], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+
+    assert before == after > 0

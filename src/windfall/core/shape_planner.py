@@ -211,6 +211,14 @@ class ShapePlanner:
             )
 
 
+def compile_plans() -> None:
+    """Plan for a loss once: what plans need is compiled then, and not after the first real loss, where all would wait for it."""
+    planner = ShapePlanner(3, (Shape(1, 2), Shape(1, 3)), None, 0.0)
+    choice = ShapeChoice(IDLE, "")
+    for ready in (3, 2):
+        choice = planner.choose(ShapeMoment(choice.shape, ready, 4, 4, choice.shape.pipelines, choice.cut))
+
+
 def _named(cut: tuple[int, ...]) -> str:
     """Return the first layers of the stages, for a sentence."""
     return ", ".join(str(layer) for layer in cut[:-1])
