@@ -212,7 +212,7 @@ class ShapePlanner:
 
 
 def compile_plans() -> None:
-    """Plan for a loss once: what plans need is compiled then, and not after the first real loss, where all would wait for it."""
+    """Plan for a loss once: what plans need is compiled then, and not after the first real loss, where all would wait."""
     planner = ShapePlanner(3, (Shape(1, 2), Shape(1, 3)), None, 0.0)
     choice = ShapeChoice(IDLE, "")
     for ready in (3, 2):
