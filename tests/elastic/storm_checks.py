@@ -199,10 +199,14 @@ def final_state(folder: Path) -> torch.Tensor:
     return rows[0]
 
 
-def final_loss(folder: Path, step: int) -> float:
-    """Return a step's loss, of the newest time that it was trained."""
-    found = [done for path in folder.glob("*.record") for done in _work(path, []) if done.step == step]
-    return max(found, key=lambda done: done.at_s).loss
+def losses(folder: Path, steps: int) -> torch.Tensor:
+    """Return the loss of each step, of the newest time that it was trained."""
+    found: dict[int, Trained] = {}
+    for path in folder.glob("*.record"):
+        for done in _work(path, []):
+            if done.step and (done.step not in found or done.at_s > found[done.step].at_s):
+                found[done.step] = done
+    return torch.tensor([found[step].loss for step in range(1, steps + 1)], dtype=torch.float64)
 
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
