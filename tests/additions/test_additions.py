@@ -350,6 +350,7 @@ def test_a_provider(copy: Copy) -> None:
     copy.is_what_the_list_says("To add a provider")
 
 
+@pytest.mark.slow
 def test_a_saving_policy(copy: Copy) -> None:
     """A scalar rule, and its name: the command line, the job file and the simulation then take it."""
     copy.insert(
@@ -376,6 +377,7 @@ def test_a_saving_policy(copy: Copy) -> None:
     copy.is_what_the_list_says("To add a saving policy")
 
 
+@pytest.mark.slow
 def test_a_fleet_policy(copy: Copy, user_of: list[User]) -> None:
     """A function, and its name: a plan shows it, and a real job then has one machine more than its runtime needs."""
     copy.write("policies/acquisition/one_more.py", ONE_MORE)
@@ -393,6 +395,7 @@ def test_a_fleet_policy(copy: Copy, user_of: list[User]) -> None:
     copy.is_what_the_list_says("To add a fleet policy")
 
 
+@pytest.mark.slow
 def test_a_runtime(copy: Copy, user_of: list[User]) -> None:
     """Rules, and their name: a job file names it with its settings, and a real job has a machine for each of its roles."""
     copy.write("policies/layout/twins_rules.py", TWINS)

@@ -54,7 +54,7 @@ def _pool(kind: str, cpus: float, reliability: Reliability) -> SimulatedMarket:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("policy", ["bidbrain", "mix"])
+@pytest.mark.parametrize("policy", ["bidbrain", pytest.param("mix", marks=pytest.mark.slow)])
 def test_in_the_simulated_world(policy: str) -> None:
     """By the market's own list of what stands, the fleet is the mix; the job ends, and nothing is left."""
     stood: list[tuple[Machine, ...]] = []
