@@ -10,8 +10,7 @@ from tests.elastic.shape_machine import ElasticMachine
 from windfall.core import shape_decisions
 from windfall.core.shape_coordinator import ShapeCoordinator
 from windfall.core.shape_decisions import Chooser, ShapeFacts, newest_whole
-from windfall.models.shapes import Shape
-from windfall.policies.shapes.stage_placement import Sources
+from windfall.policies.shapes.stage_placement import Sources, StageGrid
 from windfall.shape_layout import ShapeLayout, ShapeReport
 from windfall.structs import replace
 
@@ -112,12 +111,14 @@ def _released_at_once(layout: ShapeLayout, facts: ShapeFacts) -> frozenset[str]:
     return frozenset(one.machine for one in facts.there() if one.leaving)
 
 
-def _backup_sends(layout: ShapeLayout, facts: ShapeFacts, shape: Shape, sources: Sources, because: str) -> ShapeLayout:
+def _backup_sends(
+    layout: ShapeLayout, facts: ShapeFacts, grid: StageGrid, sources: Sources, because: str
+) -> ShapeLayout:
     """The backup, which may be a step behind, is where a planned change has its states from."""
     if layout.backup is not None and layout.stages and not layout.stop and layout.backup not in facts.lost:
         held = {layout.backup: frozenset(range(layout.cut[-1]))}
         sources = Sources({**{name: frozenset[int]() for name in sources.held}, **held}, stored=False)
-    return _PLACED(layout, facts, shape, sources, because)
+    return _PLACED(layout, facts, grid, sources, because)
 
 
 def _backup_lacks_nothing(layout: ShapeLayout, facts: ShapeFacts) -> bool:
@@ -125,8 +126,8 @@ def _backup_lacks_nothing(layout: ShapeLayout, facts: ShapeFacts) -> bool:
     return False
 
 
-def _no_moves(layout: ShapeLayout, facts: ShapeFacts, shape: Shape, sources: Sources, because: str) -> ShapeLayout:
-    found = _PLACED(layout, facts, shape, sources, because)
+def _no_moves(layout: ShapeLayout, facts: ShapeFacts, grid: StageGrid, sources: Sources, because: str) -> ShapeLayout:
+    found = _PLACED(layout, facts, grid, sources, because)
     return replace(found, moves=found.moves[:-1])
 
 

@@ -382,12 +382,16 @@ class ShapeStorm:
             self.tally["a connection broke"] += 1
 
     def _lose_in_a_change(self) -> None:
-        """Lose an end of a move before it is over."""
-        ends = {name for move in self.log[-1].moves for name in (move.source, move.target)}
-        making = [one for one in self._up(False) if one.name in ends and one.making is not None]
-        if making:
-            self._lose(self.rng.choice(making))
+        """Lose an end of a move, or one that leaves, before it is over; or let it hang, which only its silence shows."""
+        layout = self.log[-1]
+        ends = {*layout.left, *(name for move in layout.moves for name in (move.source, move.target))}
+        changing = [one for one in self._up(False) if one.name in ends and one.made < layout.version]
+        if changing and self.rng.random() < 0.5:
+            self._lose(self.rng.choice(changing))
             self.tally["a machine vanished in a migration"] += 1
+        elif changing:
+            self.rng.choice(changing).state = "hangs"
+            self.tally["a machine hung in a migration"] += 1
 
     def _lose_coordinator(self) -> None:
         self.coordinator = None

@@ -31,6 +31,7 @@ HABITS = {
     "a machine hung",
     "a connection broke",
     "a machine vanished in a migration",
+    "a machine hung in a migration",
     "a whole stage vanished",
     "a reliable machine vanished",
     "nearly all vanished",
