@@ -137,8 +137,7 @@ class ShapePlanner:
         if shape.stages != moment.shape.stages or not old or old[-1] != moment.layers:
             return best, ""
         now_s, then_s = (cut_step_s(self._pipeline, shape, cut) for cut in (old, best))
-        # What a notice leaves time for was measured of changes that move less.
-        if moment.whole < moment.shape.pipelines or not recut_pays(now_s, then_s):
+        if not recut_pays(now_s, then_s, all_stay=moment.whole == moment.shape.pipelines):
             return old, ""
         return (
             best,

@@ -134,14 +134,16 @@ def decide(
     return ShapeDecision(chosen, counts, samples, kept, kept_samples, because)
 
 
-def recut_pays(now_s: float, then_s: float) -> bool:
+def recut_pays(now_s: float, then_s: float, *, all_stay: bool) -> bool:
     """Return whether layers are cut differently in a shape that stays: a step must be faster by more than noise.
 
     Args:
         now_s: a step as layers are cut [s].
         then_s: a step as they would be [s].
+        all_stay: no machine of the shape is lost or to leave; what a notice leaves time for was measured of changes that move
+            less.
     """
-    return now_s > (1.0 + LEAST_GAIN) * then_s
+    return all_stay and now_s > (1.0 + LEAST_GAIN) * then_s
 
 
 def _because(
