@@ -195,3 +195,17 @@ def test_a_change_that_was_given_up_is_not_measured() -> None:
     meter.take_reports(made(4, a=0.5, b=0.7))
 
     assert meter.found is None
+
+
+def test_layers_that_are_cut_differently_are_no_change_that_keeps_the_shape() -> None:
+    """All stages send layers then, and a change in which one machine takes another's place would seem to take as long."""
+    meter = ShapeMeter(layout(1, 1, 2, "a", "b"))
+    recut = layout(2, 1, 2, "a", "b")
+    meter.take_layout(replace(recut, cut=(0, recut.cut[1] + 1, recut.cut[2])))
+    meter.take_reports(made(2, a=4.0, b=4.0))
+    assert meter.found is None
+
+    meter.take_layout(replace(layout(3, 1, 2, "a", "c"), cut=(0, recut.cut[1] + 1, recut.cut[2])))
+    meter.take_reports(made(3, a=0.2, c=0.2))
+    assert meter.found is not None
+    assert [one.seconds for one in meter.found.changes] == [0.2]

@@ -92,6 +92,14 @@ def test_stages_take_equally_long_and_have_not_equally_many_layers() -> None:
     assert heavy_end(0.15).choose(moment(2)).cut == (0, 5, 6)
 
 
+def test_it_says_what_each_layer_weighs_when_it_moves() -> None:
+    """Parameters and two states of the optimiser, four bytes each; a layer without parameters weighs next to nothing."""
+    row = {"forward_s": 1, "backward_s": 2}
+    block = {"batch": 8, "micro_batch": 1, "layers": [{"count": 5, **row, "parameters": 7}, {**row, "parameters": 0}]}
+
+    assert ShapePlanner(2, (), None, 0.0, profile=profile_of(block)).choose(moment(2)).weights == (84,) * 5 + (1,)
+
+
 def test_a_shape_that_stays_is_cut_anew_for_more_than_noise() -> None:
     """The reason says where its stages begin and began, and what a step gains."""
     choice = heavy_end(0.15).choose(moment(2, Shape(1, 2), (0, 3, 6), 1))

@@ -36,6 +36,21 @@ def test_places_move_the_fewest_layers(seed: int) -> None:
     assert found == min(_lacked(grid, order, held) for order in itertools.permutations(machines, pipelines * stages))
 
 
+def test_a_large_layer_counts_for_more_than_several_small_ones() -> None:
+    """The machine with the one large layer keeps it, though another one lacks fewer layers there; and senders share bytes."""
+    held = {"a": frozenset({0, 1, 3}), "b": frozenset({2})}
+
+    assert [place.machine for place in place_stages(StageGrid((0, 2, 4), 1), ["a", "b"], held)] == ["a", "b"]
+    assert [place.machine for place in place_stages(StageGrid((0, 2, 4), 1, (1, 1, 1, 9)), ["a", "b"], held)] == [
+        "b",
+        "a",
+    ]
+    both = Sources({"a": frozenset({0, 1, 2}), "b": frozenset({0, 1, 2})})
+    needed = {"c": (0,), "d": (1,), "e": (2,)}
+    assert [move.source for move in moves_to(needed, both)] == ["a", "b", "a"]
+    assert [move.source for move in moves_to(needed, both, (9, 1, 1))] == ["a", "b", "b"]
+
+
 def test_machines_stay_where_they_are() -> None:
     """Of assignments that move nothing, the one in which connections stay."""
     before = (StagePlace(0, 0, "b"), StagePlace(0, 1, "c"), StagePlace(1, 0, "a"), StagePlace(1, 1, "d"))

@@ -59,6 +59,7 @@ class ShapeChoice(Struct, frozen=True):
         dropped: the shape of the whole pipelines alone, to which no state moves; `IDLE` if there is none.
         dropped_s: the same percentile of the change to it [s].
         cut: where the layers are cut; empty: as they are, or evenly in another number of stages.
+        weights: bytes of the state of each layer; empty: not known, all count alike.
     """
 
     shape: Shape
@@ -67,6 +68,7 @@ class ShapeChoice(Struct, frozen=True):
     dropped: Shape = IDLE
     dropped_s: float | None = None
     cut: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
 
 
 Chooser = Callable[[ShapeMoment], ShapeChoice]
@@ -256,9 +258,8 @@ def _begun(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLayo
     held = {report.machine: newest_held(report.held, step) if whole else frozenset[int]() for report in there}
     taken_back = f"; steps taken back: {lost}" if lost else ""
     sources = Sources(held, _reliable(facts), not whole, _leaving(facts))
-    found = _placed(
-        layout, facts, StageGrid(_cut(layout, facts, choice), shape.pipelines), sources, f"{because}{taken_back}"
-    )
+    grid = _grid(_cut(layout, facts, choice), shape.pipelines, choice)
+    found = _placed(layout, facts, grid, sources, f"{because}{taken_back}")
     return replace(found, left=(), term=layout.term + 1, base=step, step=step, redone=layout.redone + lost)
 
 
@@ -308,7 +309,7 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
         if answer is NoticeAnswer.GIVE_UP:
             return replace(_next(layout, facts, because), stop=True)
         if answer is NoticeAnswer.DROP:
-            kept = StageGrid(layout.cut, choice.dropped.pipelines)
+            kept = _grid(layout.cut, choice.dropped.pipelines, choice)
             return _placed(layout, facts, kept, _held_now(layout, facts), because)
     if shape == IDLE:
         left = tuple(place.machine for place in layout.places)
@@ -319,7 +320,7 @@ def _planned(layout: ShapeLayout, facts: ShapeFacts, choose: Chooser) -> ShapeLa
         if not leaving and not _backup_lacks(layout, facts):
             return None
         because = f"{', '.join(leaving)} to leave" if leaving else f"the backup is on {backup or 'no machine'}"
-    return _placed(layout, facts, StageGrid(cut, shape.pipelines), _held_now(layout, facts), because)
+    return _placed(layout, facts, _grid(cut, shape.pipelines, choice), _held_now(layout, facts), because)
 
 
 def _cut(layout: ShapeLayout, facts: ShapeFacts, choice: ShapeChoice) -> tuple[int, ...]:
@@ -330,6 +331,11 @@ def _cut(layout: ShapeLayout, facts: ShapeFacts, choice: ShapeChoice) -> tuple[i
     if layout.stages == choice.shape.stages and layout.cut[-1] == layers:
         return layout.cut
     return even_cut(layers, choice.shape.stages)
+
+
+def _grid(cut: tuple[int, ...], pipelines: int, choice: ShapeChoice) -> StageGrid:
+    """Return the places of a shape; what layers weigh counts if it is known of the layers that are cut."""
+    return StageGrid(cut, pipelines, choice.weights if len(choice.weights) == cut[-1] else ())
 
 
 def _held_now(layout: ShapeLayout, facts: ShapeFacts) -> Sources:
@@ -422,7 +428,7 @@ def _placed(layout: ShapeLayout, facts: ShapeFacts, grid: StageGrid, sources: So
         cut=cut,
         places=places,
         left=tuple(sorted({place.machine for place in layout.places} - targets.keys())),
-        moves=moves_to(targets, sources),
+        moves=moves_to(targets, sources, grid.weights),
         stop=False,
         backup=backup,
     )

@@ -122,9 +122,11 @@ class ShapeMeter:
             return
         was, will = ({place.machine for place in one.places} for one in (before, layout))
         stay, shape = frozenset(was & will), (before.pipelines, before.stages)
-        # What comes from the store comes with its speed, which says nothing of other changes.
+        # What comes from the store comes with its speed, and layers that are cut differently in a shape that stays move between
+        # all its stages: neither says anything of other changes.
         stored = any(move.source == STORE for move in layout.moves) and bool(layout.step)
-        self._change = None if stored else _ChangeUnderWay(shape, layout, stay)
+        recut = shape == (layout.pipelines, layout.stages) and before.cut != layout.cut
+        self._change = None if stored or recut else _ChangeUnderWay(shape, layout, stay)
 
     def take_reports(self, reports: Mapping[str, ShapeReport]) -> None:
         """Take in how long machines took to make the newest layout, once all that train have.

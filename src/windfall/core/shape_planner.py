@@ -28,7 +28,7 @@ from windfall.models.measured_profile import (
     with_link_and_memory,
     with_measured_steps,
 )
-from windfall.models.pipeline_profile import PipelineProfile, cut_step_s
+from windfall.models.pipeline_profile import PipelineProfile, cut_step_s, state_bytes
 from windfall.models.shape_costs import BoundedCosts
 from windfall.models.shapes import IDLE, Shape, speeds_of
 from windfall.policies.shapes.shape_choices import fixed_depth
@@ -127,6 +127,7 @@ class ShapePlanner:
             dropped,
             self._notice_s(costs, shape, dropped),
             cut,
+            () if self._pipeline is None else state_bytes(self._pipeline),
         )
 
     def _cut(self, moment: ShapeMoment, shape: Shape) -> tuple[tuple[int, ...], str]:

@@ -132,6 +132,11 @@ def _balanced(profile: PipelineProfile, stages_max: int) -> dict[int, tuple[int,
     return balanced_cuts(layers, stages_max, count, profile.memory_bytes)
 
 
+def state_bytes(profile: PipelineProfile) -> tuple[int, ...]:
+    """Return what is sent when a layer moves, of each layer: its parameters and the optimiser's states; at least 1 [bytes]."""
+    return tuple(max(round(layer.parameters * (1 + profile.states) * PARAMETER_BYTES), 1) for layer in profile.layers)
+
+
 def needed_bytes(profile: PipelineProfile, shape: Shape) -> float:
     """Return the memory of the fullest stage [bytes]."""
     return fullest_stage_bytes(profile, shape, cut_of(profile, shape.stages))
