@@ -21,10 +21,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,plot,control]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,plot,control]'
 	touch $@
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,plot,control,postgres,lab,transformers,lightning,elastic,paramserver]' --group dev
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,plot,control,postgres,lab,transformers,lightning,elastic,paramserver]' --group dev
 	touch $@ $(VENV)/.demo
 # Azurite, the Azure emulator of the contract tests, comes from npm; without npm those tests skip with a word.
 node_modules/.done: package.json package-lock.json
