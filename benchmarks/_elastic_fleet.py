@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from benchmarks import _elastic_model
 from windfall import elastic
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
-from windfall.core.shape_decisions import ShapeChoice, ShapeMoment, first_layout
-from windfall.core.shape_planner import ShapePlanner
+from windfall.core.shape_decisions import first_layout
+from windfall.drill.elastic_drill import AskedPlanner
 from windfall.linux.clock import SystemClock
 from windfall.linux.listening import free_port
 from windfall.models.elastic_profile import ElasticProfile
@@ -74,17 +74,6 @@ class DoneStep(NamedTuple):
     at_s: float
     step: int
     layout: int
-
-
-class AskedPlanner(ShapePlanner):
-    """A planner that can be told which shape is wanted; it is taken while there are machines for it."""
-
-    asked: Shape | None = None
-
-    def choose(self, moment: ShapeMoment) -> ShapeChoice:
-        if self.asked is not None and self.asked.machines <= moment.ready and not self.resting:
-            return ShapeChoice(self.asked, "asked for")
-        return super().choose(moment)
 
 
 def machine(told: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from windfall.agent.exec_request import ExecRequest
@@ -155,7 +155,7 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
         if assignment[shape_rules.LEADS]:
             leader = _Leader(machine, assignment)
         machine.inform_script(assignment)
-        script = ShapeScript(machine.request.argv, machine.request.cwd, environ, output.take)
+        script = ShapeScript(machine.request.argv, machine.request.cwd, environ, _shown(output))
         code = _watched(machine, script, leader)
         if code != EXIT_DONE:
             return code
@@ -183,6 +183,16 @@ def _trained(machine: ShapeMachine, assignment: Mapping[str, Any]) -> int:
             leader.end()
     machine.status.release(Outcome.DONE)
     return EXIT_DONE
+
+
+def _shown(output: ShapeOutput) -> Callable[[int, bytes], None]:
+    """Return what passes the script's output on as this machine's own, and to the run's store."""
+
+    def printed(stream: int, data: bytes) -> None:
+        os.write(stream, data)
+        output.take(stream, data)
+
+    return printed
 
 
 def _watched(machine: ShapeMachine, script: ShapeScript, leader: _Leader | None) -> int:

@@ -40,6 +40,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("lab/deadlines*.py", "numpy.random.default_rng"): "starts of jobs and start-up times, by a seed",
     ("models/parameter_space.py", "numpy.random.default_rng"): "samples of a parameter space, by a seed",
     ("models/asp_turn_fits.py", "numpy.random.default_rng"): "resamples of blocks, by a seed",
+    ("drill/elastic_drill.py", "os.environ*"): "the script runs in the user's environment, as in any drill",
     ("drill/profile_drill.py", "os.environ*"): "Ray reads its settings from the environment when it is imported",
     ("drill/profile_machine.py", "os.environ*"): "a machine's process becomes one with the job's variables",
     ("drill/busy_cores.py", "time.monotonic"): "stamps how busy the host is; nothing is decided by it",

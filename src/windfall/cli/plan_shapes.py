@@ -27,7 +27,8 @@ SEED, TRIALS, INTERVALS_MAX = 0, 20, 4_000
 """Of the draws, which a plan can wait for."""
 NO_PROFILE = (
     "samples/s, cost and finish time are unknown without times and sizes of the layers: write them as "
-    "runtime: {elastic: {profile: ...}}; of a training that has run, `windfall ps JOB --profile` prints them"
+    "runtime: {elastic: {profile: ...}}; `windfall drill --profile job.yaml` measures them, and `windfall ps JOB --profile` "
+    "prints those of a training that has run"
 )
 NO_WORK = "cost and finish time are unknown without the number of steps: write work: {steps: ...}"
 

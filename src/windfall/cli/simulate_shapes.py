@@ -87,8 +87,9 @@ def simulate_shapes(job: Job, folder: Path, given: ShapeNumbers) -> ShapeAnswer:
     asked = shape_rules.job_of(job.runtime.settings)
     if asked.profile is None:
         raise Misuse(
-            "the simulation needs times and sizes of the layers: write them as runtime: {elastic: {profile: ...}}; of a "
-            "training that has run, `windfall ps JOB --profile` prints them"
+            "the simulation needs times and sizes of the layers: write them as runtime: {elastic: {profile: ...}}; "
+            "`windfall drill --profile job.yaml` measures them, and `windfall ps JOB --profile` prints those of a training "
+            "that has run"
         )
     steps = given.steps or steps_of(job)
     if steps is None:

@@ -29,9 +29,10 @@ from windfall.drill.drill_phases import DrillPhase, DrillRequest
 from windfall.drill.drill_report import DrillCosts, DrillResult, as_json, folded, lines
 from windfall.drill.drill_trace import ScriptTrace
 from windfall.errors import EXIT_DONE, EXIT_NOT_RESUMED, Misuse, RunFailed, WindfallError
-from windfall.extras import for_jobs
+from windfall.extras import for_jobs, install
 from windfall.linux.clock import SystemClock
 from windfall.linux.random_names import new_nonce
+from windfall.policies.policy_registry import ELASTIC
 from windfall.report.console import console
 from windfall.storage import bundle
 from windfall.storage.object_stores import folder_url
@@ -86,7 +87,8 @@ def drill(
 
     With `--profile`, the training of a parameter server is measured instead, on small machines on this host: one of each type
     alone, then clusters of 2, 4 and 7.  Shows the constants by which `windfall plan` predicts time and loss on any machines of
-    these types, and the block of the job file that holds them.
+    these types, and the block of the job file that holds them.  Of an elastic training it measures the layers, and what changes
+    of shape cost: up to three machines on this host, and a spare, train `--steps` in each of up to five shapes.
 
     Exit codes: 0, it resumes; 5, something was not restored; 1, the script cannot be drilled; 2, misuse.
 
@@ -94,15 +96,15 @@ def drill(
 
     Args:
         what: a job file, or a command after `--`.
-        steps: save after this many steps (k); the script must run for 2k.
+        steps: save after this many steps (k); the script must run for 2k. With `--profile`, steps in each shape.
         limit: give up after this long.
         store: folder or URL under which the checkpoint is stored during the drill; use your own store to measure
             uploads (default: the job file's store).
         link: a file or folder of the code folder that is not uploaded with the code (ignored by git, or large) and that
             the script only reads; the copies link to it.
         keep: keep the drill's folder: copies, traces, the script's output.
-        profile: measure a parameter server's training.
-        turns: of each cluster, with `--profile` (default: 300).
+        profile: measure the training of a parameter server, or an elastic training.
+        turns: of each cluster of a parameter server, with `--profile` (default: 300).
         out: with `--profile`, a file for the block `profile` of the job file.
         set_: override a value of the job file: `--set envs.SIZE=small`.
         state: folder for Windfall's own files (default: $XDG_STATE_HOME/windfall).
@@ -117,7 +119,7 @@ def drill(
     subject = _subject(what, set_, home)
     filler = _filler(subject.code, _linked(subject.code, link))
     if profile:
-        return _profile(subject, filler, home, limit_s, turns=turns, out=out, keep=keep, json_=json_)
+        return _profile(subject, filler, home, limit_s, steps=steps, turns=turns, out=out, keep=keep, json_=json_)
     if turns is not None or out is not None:
         raise Misuse("--turns and --out are for --profile")
     with _exit_on_signals(), _folder(home, keep=keep) as folder:
@@ -143,21 +145,28 @@ def _profile(
     home: Path,
     limit_s: float,
     *,
+    steps: int,
     turns: int | None,
     out: Path | None,
     keep: bool,
     json_: bool,
 ) -> int:
     if subject.draft is None:
-        raise Misuse("--profile measures the training of a parameter server: name its job file")
+        raise Misuse("--profile measures a parameter server or an elastic training: name its job file")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Misuse(f"--out {out}: there is no folder {out.parent}")
+    if subject.draft.job().runtime.name == ELASTIC:
+        if turns is not None:
+            raise Misuse(
+                "--turns is for parameter servers; of an elastic training, --steps says how many in each shape"
+            )
+        return _elastic_profile(subject, filler, home, (steps, limit_s), out=out, keep=keep, json_=json_)
     # Needs numpy, which a machine that drills a script need not have.
     from windfall.drill import profile_drill, profile_report  # noqa: PLC0415
 
     turns = profile_drill.TURNS if turns is None else turns
     if turns < profile_drill.TURNS_MIN:
         raise Misuse(f"--turns must be at least {profile_drill.TURNS_MIN}; more turns narrow the intervals")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Misuse(f"--out {out}: there is no folder {out.parent}")
     job = subject.draft.job()
     profile_drill.tiers_of(job)
     with _exit_on_signals(), _folder(home, keep=keep) as folder, _progress(json_=json_) as show:
@@ -170,6 +179,44 @@ def _profile(
     else:
         for line in profile_report.lines(found):
             print(line)
+    return EXIT_DONE
+
+
+def _elastic_profile(
+    subject: _DrillTarget,
+    filler: Callable[[Path], None],
+    home: Path,
+    length: tuple[int, float],
+    *,
+    out: Path | None,
+    keep: bool,
+    json_: bool,
+) -> int:
+    assert subject.draft is not None, "it has a job file"
+    try:
+        # Need numpy and torch, which a machine that drills a script need not have.
+        from windfall.drill import elastic_drill, elastic_drill_report  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Misuse(f"--profile needs the package {error.name}, which is not installed: {install(ELASTIC)}") from None
+    steps, limit_s = length
+    if steps < elastic_drill.STEPS_MIN:
+        raise Misuse(
+            f"--steps must be at least {elastic_drill.STEPS_MIN} with --profile: machines say what they measured after their "
+            "third step of a shape"
+        )
+    job = subject.draft.job()
+    elastic_drill.elastic_job_of(job)
+    with _exit_on_signals(), _folder(home, keep=keep) as folder, _progress(json_=json_) as show:
+        request = elastic_drill.ElasticDrillRequest(job, filler, subject.envs, steps, limit_s, folder)
+        found = elastic_drill.drilled(request, show)
+    if out is not None:
+        elastic_drill_report.write(found, out)
+    if json_:
+        print(json.dumps(elastic_drill_report.as_json(found)))
+    else:
+        screen = console()
+        for line in elastic_drill_report.lines(found):
+            print(folded(line, screen.width) if not line.startswith(" ") else line)
     return EXIT_DONE
 
 

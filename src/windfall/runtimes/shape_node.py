@@ -96,7 +96,7 @@ class TcpBoard:
 
 
 class ShapeScript:
-    """The user's script, in a process group of its own; its output is the machine's, and handed on.
+    """The user's script, in a process group of its own; its output is handed on.
 
     Args:
         argv: its command.
@@ -154,7 +154,6 @@ class ShapeScript:
         part = b""
         with stream:
             while data := os.read(stream.fileno(), 1 << 16):
-                os.write(number, data)
                 self._printed(number, data)
                 if number == 2:
                     *lines, part = (part + data)[-LINE_BYTES_MAX:].split(b"\n")
