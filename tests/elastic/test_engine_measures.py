@@ -12,8 +12,10 @@ from tests.elastic import elastic_script
 from tests.elastic.scripted_fleet import WITHIN_S, ScriptedFleet, fleet
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
 from windfall.core.shape_decisions import first_layout
+from windfall.core.shape_meter import ShapeMeter
 from windfall.core.shape_planner import ShapePlanner
 from windfall.linux.clock import SystemClock
+from windfall.models.measured_profile import measured_profile
 from windfall.runtimes.shape_coordinator_loop import ShapeCoordinatorLoop, ShapeLoopPorts
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_node import TcpBoard
@@ -60,6 +62,29 @@ def test_machines_post_what_they_measure(tmp_path: Path) -> None:
     assert {2 * WIDE * 4, 1 << 18} <= {size for size, _ in last.transfers}
     assert all(seconds > 0.0 for _, seconds in last.transfers)
     assert 0.0 < sum(layer.forward_s + layer.backward_s for layer in first.layers) * 8 < 2 * first.step_s
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_wrapped_script_posts_what_a_sample_takes(tmp_path: Path) -> None:
+    """Its model is one layer; what its loop does between two steps is in the time of a step, and not in that of a sample."""
+    with fleet(tmp_path / "run", elastic_script.train_wrapped, 1, steps=8, wait_s=0.1) as machines:
+        machines.start("a", "b")
+        machines.begin(2, 1, ["a", "b"])
+        machines.finish(["a", "b"], 8)
+        found = posted(machines, "a")
+
+    assert (found.of, found.first, found.batch, found.micro_batch) == (1, 0, 16, 1)
+    (layer,) = found.layers
+    assert layer.parameters == 4 * 16 + 16 + 16 + 16 + 16 + 1
+    assert found.state_numbers == layer.parameters  # momentum
+    assert 0.0 < layer.forward_s * 8 + layer.update_s < 0.1 <= found.step_s
+    measured = ShapeMeter(first_layout(0))
+    measured.take([found])
+    assert measured.found is not None
+    profile = measured_profile(measured.found)
+    assert profile is not None
+    assert 0.09 < profile.pipeline.beside_s < found.step_s
 
 
 @pytest.mark.real

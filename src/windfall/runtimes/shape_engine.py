@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import torch
 
 from windfall.errors import Misuse, WindfallError
@@ -15,16 +14,14 @@ from windfall.runtimes.shape_backup import serve
 from windfall.runtimes.shape_layers import BufferCheck, digest_of, layers_of
 from windfall.runtimes.shape_links import LinkBroken
 from windfall.runtimes.shape_member import ShapeMember
+from windfall.runtimes.shape_posts import MeasuredLayers, is_due, post
 from windfall.runtimes.shape_samples import MicroBatch, SampleOrder, SampleReader, check_batch
 from windfall.runtimes.shape_stage import StageTerms, TrainedStage, Update, apply_gradient, clip_factor
 from windfall.runtimes.shape_states import HeldStates, Layer, captured
 from windfall.runtimes.shape_terms import FIRST_VALUES, MemberTerms
 from windfall.runtimes.shape_watch import ShapeWatch
-from windfall.shape_measurements import MEASURED, LayerMeasurement, MachineMeasurement
+from windfall.shape_measurements import LayerMeasurement
 from windfall.structs import Struct
-
-POST_AT, POST_EVERY = (3, 10), 50
-"""Steps of a layout after which a machine posts what it has measured, and then between two posts."""
 
 
 class TrainSettings(Struct, frozen=True):
@@ -199,7 +196,7 @@ class _Run:
             member.finished(time.perf_counter() - began_s)
             member.save_own()
             trained += 1
-            if trained in POST_AT or trained % POST_EVERY == 0:
+            if is_due(trained):
                 self._post(stage)
             yield step, _mean(vote.losses, parts)
             if vote.leaves is not None:
@@ -207,44 +204,21 @@ class _Run:
 
     def _post(self, stage: TrainedStage) -> None:
         """Post what this machine has measured."""
-        member, settings = self.member, self._settings
         if self._watch is None:
             return
-        assert member.layout is not None
-        times = stage.times
+        settings, times = self._settings, stage.times
         parameters = [part.stop - part.start for part in stage.slices.values()]
         each_s = times.update_s / max(sum(parameters), 1)
         numbers = zip(
             times.medians(0), times.medians(1), [each_s * count for count in parameters], times.output_bytes,
             times.held_bytes, parameters, strict=True,
         )  # fmt: skip
-        tensors = [item for layer in stage.layers.values() for item in captured(layer, 0).tensors.items()]
-        backup = member.backup
-        found = MachineMeasurement(
-            machine=member.machine,
-            layout=member.layout.version,
-            pipelines=member.layout.pipelines,
-            stages=member.layout.stages,
-            batch=settings.batch,
-            micro_batch=settings.micro_batch,
-            of=len(self._engine.layers),
-            first=stage.numbers.start,
-            layers=tuple(LayerMeasurement(*row) for row in numbers),
-            state_numbers=sum(value.numel() for name, value in tensors if name.startswith("optimizer/")),
-            step_s=member.step_s,
-            memory_bytes=_memory_bytes(settings.device) or self._watch.place.memory_bytes,
-            transfers=member.transfers.pairs(),
-            step=member.step,
-            backup_bytes=backup.sent_bytes if backup is not None else 0,
-            state_bytes=sum(value.numel() * value.element_size() for _, value in tensors),
+        layers = tuple(LayerMeasurement(*row) for row in numbers)
+        measured = MeasuredLayers(
+            settings.batch, settings.micro_batch, len(self._engine.layers), stage.numbers.start, layers
         )
-        self._watch.post(f"{MEASURED}{member.machine}", msgspec.json.encode(found))
-
-
-def _memory_bytes(device: Any) -> float:
-    """Return the memory of an accelerator; 0 for the processor's, which the machine's program knows [bytes]."""
-    place = torch.device(device)
-    return float(torch.cuda.get_device_properties(place).total_memory) if place.type == "cuda" else 0.0
+        states = [captured(layer, 0) for layer in stage.layers.values()]
+        post(self._watch, self.member, measured, states, settings.device)
 
 
 def _mean(losses: list[float], parts: tuple[MicroBatch, ...]) -> float:

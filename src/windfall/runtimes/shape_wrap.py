@@ -9,7 +9,9 @@ Running statistics are those of the first machine, as in torch's DistributedData
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,11 +23,14 @@ from windfall.runtimes.shape_backup import serve_states
 from windfall.runtimes.shape_layers import digest_of
 from windfall.runtimes.shape_links import LinkBroken, Links
 from windfall.runtimes.shape_member import ShapeMember
+from windfall.runtimes.shape_posts import MeasuredLayers, is_due, post
 from windfall.runtimes.shape_samples import MicroBatch, SampleOrder, SampleReader, shares
 from windfall.runtimes.shape_stage import sum_dtype, trained_parameters
-from windfall.runtimes.shape_states import HeldStates, Layer, packed
+from windfall.runtimes.shape_states import HeldStates, Layer, captured, packed
 from windfall.runtimes.shape_terms import FIRST_VALUES, MemberTerms
+from windfall.runtimes.shape_times import KEPT
 from windfall.runtimes.shape_watch import ShapeWatch
+from windfall.shape_measurements import LayerMeasurement
 
 
 class WrappedTraining:
@@ -88,6 +93,10 @@ class WrappedTraining:
         kinds = (torch.nn.modules.batchnorm._NormBase,)  # the base of all that keep running statistics
         self._statistics = [one for part in module.modules() if isinstance(part, kinds) for one in part.buffers()]
         self._weight, self._began_s = 0.0, 0.0
+        self._batch, self._samples = int(loader.batch_size), 0
+        self._compute_s: deque[float] = deque(maxlen=KEPT)
+        self._update_s: deque[float] = deque(maxlen=KEPT)
+        self._shared_s = self._ended_s = 0.0
         self._under_way, self._leaves, self._is_over = False, False, False
         self._broken: LinkBroken | None = None
         self.step, self.epoch = 0, 0
@@ -131,7 +140,8 @@ class WrappedTraining:
         layout, place = member.layout, member.stage
         assert layout is not None
         assert place is not None
-        self._leaves = False
+        self._leaves, trained = False, 0
+        self._ended_s = time.perf_counter()
         member.save_own()
         while member.step < self._steps and not self._leaves:
             self.step, self.epoch = member.step + 1, self._order.epoch(member.step + 1)
@@ -139,7 +149,7 @@ class WrappedTraining:
             parts = self._order.micro_batches(self.step)
             mine = shares(len(parts), layout.pipelines)[place.pipeline]
             samples = tuple(sample for number in mine for sample in parts[number].samples)
-            self._weight, self._began_s = len(samples) / len(parts), time.perf_counter()
+            self._weight, self._samples, self._began_s = len(samples) / len(parts), len(samples), time.perf_counter()
             # Here, and not before the update: the script's forward pass changes running statistics.
             member.held.begin_update([0])
             self._under_way, self._broken = True, None
@@ -159,6 +169,18 @@ class WrappedTraining:
             if member.backup is not None:
                 member.backup.send(self.step, packed(member.held.state(0)))
             member.save_own()
+            trained += 1
+            if is_due(trained):
+                self._post()
+
+    def _post(self) -> None:
+        """Post what this machine has measured: of the script's passes their sum alone is known, and not what they hold."""
+        if self._watch is None or not self._compute_s:
+            return
+        sample_s, update_s = statistics.median(self._compute_s), statistics.median(self._update_s)
+        layer = LayerMeasurement(sample_s, 0.0, update_s, 0, 0, sum(one.numel() for one in self._parameters))
+        measured = MeasuredLayers(self._batch, 1, 1, 0, (layer,))
+        post(self._watch, self._member, measured, [captured(self._layer, 0)], self._parameters[0].device)
 
     # ------------------------------------------------------------------------------------------------------------- the hooks
 
@@ -166,6 +188,9 @@ class WrappedTraining:
         """Make the gradients those of the whole batch, and vote."""
         if not self._under_way:
             return
+        # The first step builds things.
+        if self._samples and self.step > 1:
+            self._compute_s.append((time.perf_counter() - self._began_s) / self._samples)
         try:
             self._share()
         except LinkBroken as broken:
@@ -173,6 +198,7 @@ class WrappedTraining:
             for one in self._parameters:
                 # An optimizer changes nothing that has no gradient.
                 one.grad = None
+        self._shared_s = time.perf_counter()
 
     def _share(self) -> None:
         links = self._member.links
@@ -214,8 +240,13 @@ class WrappedTraining:
             return
         self._under_way = False
         if self._broken is None:
+            now_s = time.perf_counter()
+            if self.step > 1:
+                self._update_s.append(now_s - self._shared_s)
             self._member.held.end_update([0])
-            self._member.finished(time.perf_counter() - self._began_s)
+            # What the loop does between two steps is a part of them.
+            self._member.finished(now_s - self._ended_s)
+            self._ended_s = now_s
 
 
 def _check(module: Any, optimizer: Any, loader: Any, steps: int) -> None:
