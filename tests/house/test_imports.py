@@ -116,6 +116,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_layers",
             "runtimes.shape_links",
             "runtimes.shape_loading",
+            "runtimes.shape_posts",
             "runtimes.shape_samples",
             "runtimes.shape_stage",
             "runtimes.shape_states",

@@ -244,7 +244,6 @@ def drilled(request: ElasticDrillRequest, show: Show) -> ElasticDrillResult:
     cores = BusyCores()
     fleet = _DrillFleet(request, job)
     protocol = _ShapeProtocol(fleet, request, until_s, show)
-    began_s = clock.now()
     try:
         fleet.code.mkdir()
         request.fill(fleet.code)
@@ -252,15 +251,20 @@ def drilled(request: ElasticDrillRequest, show: Show) -> ElasticDrillResult:
     finally:
         fleet.close()
         cores.end()
-    return _result(request.job.name, fleet.planner, trained, cores.between(began_s, clock.now()))
+    return _result(request.job.name, fleet.planner, trained, cores.between(protocol.began_s, clock.now()))
 
 
 class _ShapeProtocol:
-    """The shapes of a drill, one after another."""
+    """The shapes of a drill, one after another.
+
+    Attributes:
+        began_s: when all machines were ready, by the clock [s].
+    """
 
     def __init__(self, fleet: _DrillFleet, request: ElasticDrillRequest, until_s: float, show: Show) -> None:
         self._fleet, self._request, self._until_s, self._show = fleet, request, until_s, show
         self._clock = SystemClock()
+        self.began_s = 0.0
 
     def run(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Train in each shape; then let a spare take a place.  Return the shapes that were trained.
@@ -277,6 +281,7 @@ class _ShapeProtocol:
             fleet.start()
         self._wait(lambda: fleet.ready() == machines, f"start {1 + machines} machines")
         fleet.planner.resting = False
+        self.began_s = self._clock.now()
         for shape in shapes:
             if shape.stages <= fleet.layers:
                 fleet.planner.asked = shape
