@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -140,7 +141,7 @@ def drill(folder: Path, script: str, *options: str) -> subprocess.CompletedProce
     """Drill a script as a user does."""
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text(script)
-    (folder / "job.yaml").write_text(JOB.replace("python", sys.executable))
+    (folder / "job.yaml").write_text(JOB.replace("python", shlex.quote(sys.executable)))
     return windfall(folder, "drill", "--profile", "job.yaml", *options)
 
 

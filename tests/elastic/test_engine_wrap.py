@@ -82,6 +82,7 @@ def test_an_ordinary_script_for_ddp_goes_from_two_to_four_to_one_to_three_machin
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_data_parallel_script_trains_on_two_four_one_and_three_machines(tmp_path: Path) -> None:
     """Parameters, momentum and schedule follow: the result is that of one process but for the order of sums; no step twice."""
@@ -154,7 +155,9 @@ def test_running_statistics_are_the_same_on_all_machines(tmp_path: Path) -> None
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("shape", [(2, 2), (3, 1)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize(
+    "shape", [(2, 2), pytest.param((3, 1), marks=pytest.mark.slow)], ids=lambda shape: f"{shape[0]}x{shape[1]}"
+)
 def test_sums_in_any_order_give_nearly_the_same(shape: tuple[int, int], tmp_path: Path) -> None:
     """Without `deterministic` losses differ from one process's by no more than rounding does."""
     losses, _ = alone(tmp_path / "alone", {"steps": 6, "deterministic": False})

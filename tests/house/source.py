@@ -90,6 +90,7 @@ def _dotted(node: ast.expr) -> list[str] | None:
     return None
 
 
+@cache
 def uses(tree: ast.Module) -> list[Use]:
     """Every imported or built-in name that is read, as the dotted name of what it really is."""
     bound = _bindings(tree)
@@ -107,6 +108,7 @@ def uses(tree: ast.Module) -> list[Use]:
     return found
 
 
+@cache
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of the file."""
     return [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]

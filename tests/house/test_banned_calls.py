@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+from functools import cache
 
 import pytest
 
@@ -148,10 +149,16 @@ ALLOWED: dict[tuple[str, str], str] = {
 }
 
 
+@cache
+def is_banned(name: str) -> bool:
+    """Whether a name is banned where no entry allows it; few names are read all over the source."""
+    return any(fnmatch.fnmatch(name, one) for one in BANNED)
+
+
 def breaches(path_name: str, used: list[Use], allowed: dict[tuple[str, str], str]) -> list[Use]:
     """The uses of banned names in a file that no entry of `allowed` covers."""
     mine = [name for file, name in allowed if fnmatch.fnmatch(path_name, file)]
-    banned = [use for use in used if any(fnmatch.fnmatch(use.name, name) for name in BANNED)]
+    banned = [use for use in used if is_banned(use.name)]
     return [
         use for use in banned if use.name not in HARMLESS and not any(fnmatch.fnmatch(use.name, name) for name in mine)
     ]
