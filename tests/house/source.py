@@ -49,6 +49,12 @@ def _parsed(path: Path, mtime_ns: int) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), filename=str(path))
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a syntax tree: to walk it takes long, and many tests do."""
+    return tuple(ast.walk(tree))
+
+
 def module_name(path: Path) -> str:
     """`src/windfall/wire/script_page.py` is `windfall.wire.script_page`."""
     parts = path.relative_to(SRC).with_suffix("").parts
@@ -58,7 +64,7 @@ def module_name(path: Path) -> str:
 def imports(tree: ast.Module) -> list[Use]:
     """Every module or name that is imported, anywhere in the file, as a dotted name."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found += [Use(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -69,7 +75,7 @@ def imports(tree: ast.Module) -> list[Use]:
 
 def _bindings(tree: ast.Module) -> dict[str, str]:
     bound = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound[alias.asname or alias.name.split(".")[0]] = (
@@ -94,10 +100,10 @@ def _dotted(node: ast.expr) -> list[str] | None:
 def uses(tree: ast.Module) -> list[Use]:
     """Every imported or built-in name that is read, as the dotted name of what it really is."""
     bound = _bindings(tree)
-    local = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    local |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    local = {node.id for node in nodes(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    local |= {node.arg for node in nodes(tree) if isinstance(node, ast.arg)}
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, (ast.Name, ast.Attribute)) or (dotted := _dotted(node)) is None:
             continue
         head, *rest = dotted
@@ -111,7 +117,7 @@ def uses(tree: ast.Module) -> list[Use]:
 @cache
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of the file."""
-    return [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return [node for node in nodes(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
 def where(path: Path, line: int) -> str:

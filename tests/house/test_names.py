@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
-from tests.house.source import PACKAGE, parse, python_files
+from tests.house.source import PACKAGE, nodes, parse, python_files
 
 # Name -> why several classes have it.
 CLASSES_ALLOWED = {
@@ -21,7 +21,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
     """No two classes share a name, so that a name in a traceback, a journal or a question means one thing."""
     found = defaultdict(list)
     for path in python_files(PACKAGE):
-        for node in ast.walk(parse(path)):
+        for node in nodes(parse(path)):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(path.relative_to(PACKAGE).as_posix())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import PACKAGE, parse, python_files, where
+from tests.house.source import PACKAGE, nodes, parse, python_files, where
 from windfall.policies import policy_registry
 from windfall.policies.policy_registry import PolicyKind
 from windfall.providers import provider_list
@@ -26,14 +26,14 @@ LAB = "lab"
 def _silent(tree: ast.Module) -> set[int]:
     """Docstrings, which nothing reads."""
     return {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
 
 def texts(tree: ast.Module, words: set[str]) -> Iterator[tuple[int, str]]:
     """Yield each text that is exactly one of the words, with its line."""
     silent = _silent(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         text = node.value if isinstance(node, ast.Constant) and id(node) not in silent else None
         if isinstance(text, str) and text in words:
             yield getattr(node, "lineno", 0), text
@@ -41,7 +41,7 @@ def texts(tree: ast.Module, words: set[str]) -> Iterator[tuple[int, str]]:
 
 def branches(tree: ast.Module, words: set[str]) -> Iterator[tuple[int, str]]:
     """Yield each test of a type, or case of a match, whose class is named like an implementation of one of the words."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.house.source import PACKAGE, parse, python_files, where
+from tests.house.source import PACKAGE, nodes, parse, python_files, where
 from windfall.providers import provider_list
 
 ROOMS = ("core", "control", "spec")
@@ -16,7 +16,7 @@ def _docstrings(tree: ast.Module) -> set[int]:
     """Texts that nothing reads: docstrings of modules, classes, functions and attributes."""
     return {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
 
@@ -26,7 +26,7 @@ def named(tree: ast.Module) -> Iterator[tuple[int, str]]:
     is_named = re.compile(rf"({'|'.join(map(re.escape, provider_list.names()))})(/.*)?")
     inside = re.compile(rf"infra: *({'|'.join(map(re.escape, provider_list.names()))})\b")
     silent = _docstrings(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         text = node.value if isinstance(node, ast.Constant) and id(node) not in silent else None
         if isinstance(text, str) and (is_named.fullmatch(text) or inside.search(text)):
             yield getattr(node, "lineno", 0), text

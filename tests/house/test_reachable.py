@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tests.house.source import PACKAGE, imports, module_name, parse, python_files
+from tests.house.source import PACKAGE, imports, module_name, nodes, parse, python_files
 
 # What users and processes of ours start or import by name.
 SCRIPTS_IMPORT = frozenset(
@@ -42,7 +42,7 @@ def _modules() -> dict[str, Path]:
 
 def _texts(tree: ast.Module) -> set[str]:
     """Modules named in strings: programs that are started with `-m`, and the table of verbs."""
-    words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    words = [node.value for node in nodes(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = {word for text in words for word in re.findall(r"windfall(?:\.[a-z_]+)+", text)}
     verbs = {
         f"windfall.{text.partition(':')[0]}"
@@ -56,7 +56,7 @@ def _type_checking(tree: ast.Module) -> set[int]:
     """The lines that only a type checker reads."""
     blocks = [
         node
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     ]
     return {line for node in blocks for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import PACKAGE, ROOT, functions, parse, python_files, tree_files, where
+from tests.house.source import PACKAGE, ROOT, functions, nodes, parse, python_files, tree_files, where
 
 CODE_LINES_MAX_FILE = 400
 LINES_MAX_FUNCTION = 60
@@ -50,7 +50,7 @@ def code_lines(path: Path) -> int:
     with path.open("rb") as file:
         tokens = [token for token in tokenize.tokenize(file.readline) if token.type not in NO_CODE]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
-    described = [node.body[0] for node in ast.walk(parse(path)) if isinstance(node, DESCRIBED) and node.body]
+    described = [node.body[0] for node in nodes(parse(path)) if isinstance(node, DESCRIBED) and node.body]
     docstrings = [node for node in described if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     return len(lines - {line for node in docstrings for line in range(node.lineno, (node.end_lineno or 0) + 1)})
 
@@ -117,7 +117,7 @@ def _top_names(tree: ast.Module) -> dict[str, tuple[int, bool]]:
 def _changed_names(tree: ast.Module) -> set[str]:
     """Names that the module rebinds by `global`, or whose contents it changes."""
     changed: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Global):
             changed |= set(node.names)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -130,7 +130,7 @@ def _changed_names(tree: ast.Module) -> set[str]:
 def module_state(tree: ast.Module) -> list[tuple[str, int]]:
     """Module-level names that hold state: rebound, changed in place, or mutable and not written as a constant."""
     changed = _changed_names(tree)
-    globals_ = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    globals_ = {name for node in nodes(tree) if isinstance(node, ast.Global) for name in node.names}
     constant = re.compile(r"_?[A-Z][A-Z0-9_]*$|__all__$")
     return [
         (name, line)

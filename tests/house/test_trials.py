@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import ROOT, parse, python_files
+from tests.house.source import ROOT, nodes, parse, python_files
 
 TESTS = ROOT / "tests"
 COUNTS = {"A": range(1, 9), "B": range(1, 8), "C": range(1, 4), "D": range(1, 5), "E": range(1, 5), "G": range(1, 15)}
@@ -39,7 +39,7 @@ def marked(file: Path, *, slow: bool) -> dict[str, set[str]]:
     tree = parse(file)
     module = _of_module(tree)
     found: dict[str, set[str]] = defaultdict(set)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             numbers, is_slow = _marks([*module, *node.decorator_list])
             if numbers and (slow or not is_slow):
