@@ -543,5 +543,5 @@ def test_ps_shows_a_grid_of_stages(scene: Scene) -> None:
     texts = dict(shape_page.lines(ShapeRecord(status, ShapeFailure("m", "it fell"), 2)))
     assert texts["shape"].startswith("1x2 (layout 2, term 1, 1 coordinator so far)")
     assert texts["step"] == "0 of 9, 2.5 a second; stored: 0"
-    assert texts["redone"] == "0 steps; 0 machines lost"
+    assert texts["redone"] == "0 steps; 0 machines lost without notice"
     assert texts["failure"] == "it fell (m; the newest of 2)"

@@ -73,7 +73,7 @@ def _of_status(status: ShapeStatus) -> list[tuple[str, str]]:
         ("step", f"{status.step:,}{steps}{rate}; stored: {status.checkpoint:,}"),
         (
             "redone",
-            f"{count_text(status.redone, 'step', 'steps')}; {count_text(status.lost, 'machine', 'machines')} lost",
+            f"{count_text(status.redone, 'step', 'steps')}; {count_text(status.lost, 'machine', 'machines')} lost without notice",
         ),
         ("backup", backup),
     ]
