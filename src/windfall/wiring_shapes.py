@@ -15,7 +15,7 @@ from windfall.agent.exec_request import ExecRequest
 from windfall.agent.status_files import EstimatesFile, StatusFile
 from windfall.core.node_agent_state import RunStatus
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
-from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
+from windfall.core.shape_decisions import opened_by_next_shape_coordinator
 from windfall.core.shape_planner import ShapePlanner, compile_plans
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_RETRY, EXIT_STOPPED, Infeasible, Misuse, StoreError
 from windfall.events import AssignmentChanged
@@ -286,7 +286,7 @@ def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: El
     """
     clock = SystemClock()
     stored, newest = newest_checkpoint(store), log.newest_layout()
-    layout = first_layout(stored) if newest is None else taken_by_next_shape_coordinator(newest)
+    layout = opened_by_next_shape_coordinator(newest, stored, log.stopped())
     if not log.write_layout(layout):
         raise CoordinatorReplaced(f"another coordinator has written record {layout.record}")
     planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)

@@ -9,7 +9,11 @@ import pytest
 
 from windfall.cli.main import main
 from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
-from windfall.core.shape_decisions import first_layout, taken_by_next_shape_coordinator
+from windfall.core.shape_decisions import (
+    first_layout,
+    opened_by_next_shape_coordinator,
+    taken_by_next_shape_coordinator,
+)
 from windfall.core.shape_planner import ShapePlanner
 from windfall.core.shape_summary import shape_status
 from windfall.errors import StoreUnreachable
@@ -420,6 +424,23 @@ def test_a_stop_does_not_wait_for_a_coordinator_that_is_gone(scene: Scene) -> No
     scene.loop.write_status(scene.clock.now_s)
     scene.clock.now_s += 100.0
     assert outcome() is Outcome.RUNNING, "a job that was resumed was not asked to stop"
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_training_that_is_resumed_after_a_stop_waits_for_no_machine_of_before(scene: Scene, *, stopped: bool) -> None:
+    """They were told to go; a coordinator whose machines were not waits for those that the layout names."""
+    scene.trained()
+    scene.loop._planner.resting = True
+    scene.all_say("r1", "a", "b")
+    assert not scene.layout.stages
+    assert scene.layout.left
+    layout = opened_by_next_shape_coordinator(scene.layout, 0, scene.layout.coordinator if stopped else 0)
+    scene.loop = scene.started(layout)
+    scene.board.newest.clear()
+
+    scene.wait(10.0, "r2", "c", "d")
+
+    assert bool(scene.layout.stages) is stopped
 
 
 def test_the_history_has_each_change_of_shape_or_machines_once(scene: Scene) -> None:

@@ -106,6 +106,23 @@ def first_layout(stored: int) -> ShapeLayout:
     return ShapeLayout(1, 1, 1, 0, stored, 0, 0, (), (), (), (), None, False, 0, stored, None, "training begins")
 
 
+def opened_by_next_shape_coordinator(newest: ShapeLayout | None, stored: int, stopped: int) -> ShapeLayout:
+    """Return the record that a coordinator which starts writes, by what its run's store says.
+
+    After a stop all machines of before were told to go, and the newest step is in the store: none of them is waited for.
+
+    Args:
+        newest: layout in the log; None: training has not begun.
+        stored: the newest step that is whole in the store.
+        stopped: the newest coordinator that has stopped, as it was asked to; 0 if none has.
+    """
+    if newest is None:
+        return first_layout(stored)
+    found = taken_by_next_shape_coordinator(newest)
+    ended = stopped >= newest.coordinator and not newest.stages
+    return replace(found, left=(), moves=(), backup=None) if ended else found
+
+
 def taken_by_next_shape_coordinator(layout: ShapeLayout) -> ShapeLayout:
     """Return the record that a coordinator which starts writes before anything else: reports to it are fresh."""
     return replace(layout, record=layout.record + 1, coordinator=layout.coordinator + 1)

@@ -66,15 +66,13 @@ def _of_status(status: ShapeStatus) -> list[tuple[str, str]]:
     numbers = (
         f"layout {status.layout}, term {status.term}, {count_text(status.coordinator, 'coordinator', 'coordinators')}"
     )
+    lost = count_text(status.lost, "machine", "machines")
     backup = f"the state of every stage is on {status.backup}" if status.backup else "none"
     return [
         ("shape", f"{'none: training is over' if status.over else shape} ({numbers} so far)"),
         ("why", status.because),
         ("step", f"{status.step:,}{steps}{rate}; stored: {status.checkpoint:,}"),
-        (
-            "redone",
-            f"{count_text(status.redone, 'step', 'steps')}; {count_text(status.lost, 'machine', 'machines')} lost without notice",
-        ),
+        ("redone", f"{count_text(status.redone, 'step', 'steps')}; {lost} lost without notice"),
         ("backup", backup),
     ]
 
