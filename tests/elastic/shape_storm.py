@@ -32,7 +32,12 @@ from windfall.structs import replace
 
 TURNS_MAX = 40_000
 PATIENCE = ShapePatience(
-    lost_after_s=900.0, reliable_lost_after_s=1500.0, broken_lost_after_s=300.0, paused_after_s=300.0, listen_s=4000.0
+    lost_after_s=900.0,
+    reliable_lost_after_s=1500.0,
+    broken_lost_after_s=300.0,
+    missed_lost_after_s=150.0,
+    paused_after_s=300.0,
+    listen_s=4000.0,
 )
 DEPTHS = (1, 2, 3, 5)
 LATE_MAX = 40

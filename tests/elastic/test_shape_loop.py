@@ -178,12 +178,28 @@ def test_a_coordinator_that_was_halted_takes_no_machine_for_lost(scene: Scene) -
 
 
 def test_a_machine_with_a_broken_connection_is_lost_soon(scene: Scene) -> None:
-    """Not after five seconds, but after a third of one."""
+    """Not after five seconds, but after a third of one at most."""
     scene.trained()
     scene.clock.now_s += 0.4
     scene.all_say("r1", "a", stopped=True, broken=("b",))
 
     assert scene.loop.coordinator.lost == {"b"}
+
+
+def test_a_machine_that_all_others_miss_is_lost_sooner(scene: Scene) -> None:
+    """After 0.15 s, if the others have all reported since; while one of them is as late, after a third of a second."""
+    for name in ("r1", "a", "b", "c"):
+        scene.board.say(name, scene.layout, stopped=True)
+    scene.loop.turn()
+    scene.all_say("r1", "a", "b", "c", stopped=False)
+    assert len(scene.layout.places) == 3
+    scene.clock.now_s += 0.2
+    scene.all_say("r1", "a", stopped=True, broken=("b", "c"))
+    assert scene.loop.coordinator.lost == frozenset()
+
+    scene.all_say("b", stopped=True, broken=("a", "c"))
+
+    assert scene.loop.coordinator.lost == {"c"}
 
 
 def test_a_machine_that_has_reported_since_is_not_lost_soon(scene: Scene) -> None:

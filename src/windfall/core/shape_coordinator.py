@@ -21,6 +21,7 @@ class ShapePatience(Struct, frozen=True):
         lost_after_s: a machine is lost then [s].
         reliable_lost_after_s: the same of a reliable one [s].
         broken_lost_after_s: the same of one that has not reported since another's connection, to it perhaps, broke [s].
+        missed_lost_after_s: the same once all others that train have reported since then: they are as busy, and have [s].
         paused_after_s: a coordinator that had no turn for so long was halted itself: no silence counts then [s].
         listen_s: how long a coordinator that starts waits for machines that the layout names, which train without it: they must
             first be told where it is [s].  Once all but some that others miss have found it, these are lost as silent ones.
@@ -29,6 +30,7 @@ class ShapePatience(Struct, frozen=True):
     lost_after_s: float = 5.0
     reliable_lost_after_s: float = 15.0
     broken_lost_after_s: float = 0.3
+    missed_lost_after_s: float = 0.15
     paused_after_s: float = 1.0
     listen_s: float = 60.0
 
@@ -174,11 +176,18 @@ class ShapeCoordinator:
             # A machine whose announced end has come is not waited for.
             if named or self._ends_s.get(name, now_s) < now_s:
                 limit_s = min(limit_s, patience.broken_lost_after_s)
+            if named and self._others_have_reported(name):
+                limit_s = min(limit_s, patience.missed_lost_after_s)
             if now_s - reported_s > limit_s:
                 silent.add(name)
         for name in silent:
             self._awaited_s.pop(name, None)
         return silent
+
+    def _others_have_reported(self, name: str) -> bool:
+        """Whether all others that train have reported since a machine was first missed."""
+        others = {place.machine for place in self.layout.places} - self._lost - {name}
+        return bool(others) and all(self._reported_s.get(one, -math.inf) >= self._named_s[name] for one in others)
 
     def _not_found(self, now_s: float) -> frozenset[str]:
         """Return the machines that have not found this coordinator, though all others have for long, and that are missed.
