@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +138,26 @@ def test_the_report_says_steps_and_changes_and_ends_with_the_block() -> None:
     ]  # fmt: skip
 
 
-def drill(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Drill a script as a user does."""
+WINDFALL = [sys.executable, "-c", "import sys; from windfall.cli.main import main; sys.exit(main(sys.argv[1:]))"]
+
+
+def write_job(folder: Path, script: str) -> None:
+    """Write a job file and its script."""
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text(script)
     (folder / "job.yaml").write_text(JOB.replace("python", shlex.quote(sys.executable)))
+
+
+def drill(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Drill a script as a user does."""
+    write_job(folder, script)
     return windfall(folder, "drill", "--profile", "job.yaml", *options)
 
 
 def windfall(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a verb in a folder."""
-    command = [sys.executable, "-c", "import sys; from windfall.cli.main import main; sys.exit(main(sys.argv[1:]))"]
     return subprocess.run(
-        [*command, *arguments, "--state", str(folder / "state")],
+        [*WINDFALL, *arguments, "--state", str(folder / "state")],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -179,6 +187,27 @@ def test_a_script_that_fails_is_told_by_its_own_error(tmp_path: Path) -> None:
     assert done.returncode == EXIT_FAILED, done.stderr
     assert "with exit code 1: ValueError: the data is not there" in done.stderr
     assert "Traceback" not in done.stderr
+    assert left(tmp_path) == []
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_drill_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    """Its machines end with it."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'windfall[elastic]'")
+    write_job(tmp_path, SCRIPT)
+    command = [*WINDFALL, "drill", "--profile", "job.yaml", "--state", str(tmp_path / "state")]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        seen = [next(process.stderr), next(process.stderr)]
+        assert "train in shape 1x1" in seen[1], seen
+        assert len(left(tmp_path)) == 5
+        process.kill()
+
+    end_s = time.monotonic() + 20.0
+    while left(tmp_path) and time.monotonic() < end_s:
+        time.sleep(0.1)
     assert left(tmp_path) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.elastic.test_shape_loop import Scene
+from tests.elastic.shape_scene import Scene
 from windfall import elastic
 from windfall.cli.main import main
 from windfall.core.shape_summary import shape_status

@@ -25,7 +25,7 @@ from windfall.linux.clock import SystemClock
 from windfall.linux.listening import free_port
 from windfall.models.measured_profile import measured_profile, with_changes
 from windfall.models.pipeline_profile import step_s
-from windfall.models.shapes import Shape
+from windfall.models.shapes import IDLE, Shape
 from windfall.policies.layout import shape_rules
 from windfall.policies.layout.shape_rules import ElasticJob
 from windfall.policies.policy_registry import ELASTIC
@@ -37,7 +37,7 @@ from windfall.storage.object_stores import folder_url, open_store
 from windfall.structs import Struct
 from windfall.terms import Seconds
 from windfall.wire import environment
-from windfall.wire.python_programs import user_environment
+from windfall.wire.python_programs import snippet, user_environment
 
 MACHINES_USUAL, MACHINES_MAX = 3, 8
 """Machines that train at once: the first number, or what the job's smallest shape needs, up to the second."""
@@ -45,6 +45,13 @@ STEPS_MIN: Final = 4
 """Machines say what they measured after their third step of a shape, and after the tenth."""
 HOST: Final = "127.0.0.1"
 _LOOK_S = Seconds(0.02)
+_DIES_WITH_DRILL: Final = """
+import os, sys
+from windfall.linux import processes
+processes.die_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the command of its arguments; a drill has threads, so that its children cannot do so by themselves."""
 Show = Callable[[str, str], None]
 
 
@@ -69,7 +76,7 @@ class ElasticDrillRequest(Struct, frozen=True):
 
 
 class AskedPlanner(ShapePlanner):
-    """A planner that can be told which shape is wanted; it is taken while there are machines for it."""
+    """A planner that can be told which shape is wanted, or `IDLE`; it is taken while there are machines for it."""
 
     asked: Shape | None = None
 
@@ -158,9 +165,8 @@ class _DrillFleet:
         environ = user_environment({**os.environ, **self._request.environ}) | wiring_shapes.QUIET
         environ |= {environment.ELASTIC: place.path}
         output = self._request.folder / f"{name}.out"
-        self._scripts[name] = ShapeScript(
-            self._request.job.command, str(self.code), environ, lambda _, data: _append(output, data)
-        )
+        argv = (*snippet(_DIES_WITH_DRILL), str(os.getpid()), *self._request.job.command)
+        self._scripts[name] = ShapeScript(argv, str(self.code), environ, lambda _, data: _append(output, data))
         self._places[name] = place, entry
 
     def ready(self) -> int:
@@ -275,12 +281,11 @@ class _ShapeProtocol:
         fleet, trained = self._fleet, list[Shape]()
         # One more than any shape needs: the spare.
         machines = 1 + max(shape.machines for shape in shapes)
-        fleet.planner.resting = True
+        fleet.planner.asked = IDLE
         fleet.start(reliable=True)
         for _ in range(machines):
             fleet.start()
         self._wait(lambda: fleet.ready() == machines, f"start {1 + machines} machines")
-        fleet.planner.resting = False
         self.began_s = self._clock.now()
         for shape in shapes:
             if shape.stages <= fleet.layers:
