@@ -26,6 +26,7 @@ import itertools
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -56,6 +57,9 @@ KILLED = FleetTerms(wait_s=0.005, shapes=FLAT)
 NAMES = ("a", "b", "c", "d")
 KILL_SHARE, RESTART_SHARE, NOTICE_STEPS, JOIN_STEPS, BYTES_SHARE = 0.5, 0.25, 2.0, 1.2, 0.34
 RIVAL_WITHIN_S = 240.0
+KILL_ROUNDS, STEP_S = 7, 0.25
+PHASES = random.Random(0)
+"""At which moment of a step, which takes about `STEP_S`, a rank is killed: how long torchft takes depends on it."""
 SPREAD_MAX = 0.3
 """Of yardsticks that wait for detection and for processes."""
 
@@ -74,9 +78,16 @@ def killed_ours() -> float:
         fleet.start("R1", *NAMES)
         fleet.wait_shape(Shape(4, 1), NAMES, 10)
         version, left = fleet.loop.layout.version, ("a", "b", "d")
+        time.sleep(PHASES.uniform(0.0, STEP_S))
         at_s = fleet.kill("c")
         fleet.wait_shape(Shape(3, 1), left, 1)
-        return max(first_after(fleet.steps(name), version) for name in left) - at_s
+        return tell("ours", max(first_after(fleet.steps(name), version) for name in left) - at_s)
+
+
+def tell(who: str, seconds: float) -> float:
+    """Print how long a round took, since rounds may differ by their kind and not by noise; return it."""
+    print(f"    {who}: {seconds:.2f} s", file=sys.stderr)
+    return seconds
 
 
 @contextlib.contextmanager
@@ -119,6 +130,7 @@ def killed_torchft() -> float:
     with rival("torchft") as folder:
         until(lambda: train_well(folder, 4), "torchft trains", RIVAL_WITHIN_S)
         victim = list(ranks_of(folder))[2]
+        time.sleep(PHASES.uniform(0.0, STEP_S))
         at_s = time.monotonic()
         os.kill(victim, 9)
 
@@ -132,7 +144,7 @@ def killed_torchft() -> float:
             ]
 
         until(lambda: len(back()) == 3, "torchft's others train again", RIVAL_WITHIN_S)
-        return max(back()) - at_s
+        return tell("torchft", max(back()) - at_s)
 
 
 def longest_pause_end(steps: Sequence[DoneStep], at_s: float) -> float:
@@ -193,7 +205,7 @@ def kill_vs_torchft() -> Benchmark:
     """From SIGKILL of one of four ranks to the next step of all others."""
     demand("torchft")
     return Benchmark(
-        "SIGKILL of a rank vs torchft", killed_ours, killed_torchft, KILL_SHARE, True, "s", rounds=3,
+        "SIGKILL of a rank vs torchft", killed_ours, killed_torchft, KILL_SHARE, True, "s", rounds=KILL_ROUNDS,
         spread_max=SPREAD_MAX,
     )  # fmt: skip
 

@@ -145,7 +145,8 @@ def write_job(folder: Path, script: str) -> None:
     """Write a job file and its script."""
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text(script)
-    (folder / "job.yaml").write_text(JOB.replace("python", shlex.quote(sys.executable)))
+    document = yaml.safe_load(JOB) | {"run": f"{shlex.quote(sys.executable)} train.py"}
+    (folder / "job.yaml").write_text(yaml.safe_dump(document))
 
 
 def drill(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
