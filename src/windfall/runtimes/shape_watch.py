@@ -93,6 +93,12 @@ def connected(address: str) -> Any:
     )
 
 
+def _stamp(path: str) -> tuple[int, int]:
+    """Return what differs once a file has been replaced, even by one that is hardly younger."""
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_ino
+
+
 class ShapeWatch:
     """Sees layouts and writes reports, in a thread.
 
@@ -107,6 +113,8 @@ class ShapeWatch:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        # Before it is read: what is written meanwhile is seen at the next look.
+        self._stamp = _stamp(path)
         self.place = read_place(path)
         place = self.place
         self.report = ShapeReport(
@@ -122,7 +130,6 @@ class ShapeWatch:
         self._guarded = 0
         self._posts: list[tuple[str, bytes]] = []
         self._closed = False
-        self._mtime_ns = os.stat(path).st_mtime_ns
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -220,9 +227,9 @@ class ShapeWatch:
 
     def _look_at_file(self) -> None:
         with contextlib.suppress(OSError, Misuse):
-            mtime_ns = os.stat(self._path).st_mtime_ns
-            if mtime_ns != self._mtime_ns:
-                self.place, self._mtime_ns = read_place(self._path), mtime_ns
+            stamp = _stamp(self._path)
+            if stamp != self._stamp:
+                self.place, self._stamp = read_place(self._path), stamp
                 self.update(leaving=self.place.leaving)
 
     def _look(self, store: Any) -> None:
