@@ -277,8 +277,17 @@ class _Leader:
         self._thread.join()
 
 
-def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: ElasticJob) -> ShapeCoordinatorLoop:
+def open_coordinator(
+    log: ShapeLog, store: ObjectStore, board: TcpBoard, job: ElasticJob, planner: ShapePlanner | None = None
+) -> ShapeCoordinatorLoop:
     """Return a coordinator that has written the first layout, or has taken over the newest one.
+
+    Args:
+        log: of the run.
+        store: of the run.
+        board: where machines report.
+        job: what its settings say.
+        planner: chooses shapes; None: as the job says.
 
     Raises:
         CoordinatorReplaced: another one has done so at the same time.
@@ -289,7 +298,7 @@ def open_coordinator(log: ShapeLog, store: ObjectStore, board: TcpBoard, job: El
     layout = opened_by_next_shape_coordinator(newest, stored, log.stopped())
     if not log.write_layout(layout):
         raise CoordinatorReplaced(f"another coordinator has written record {layout.record}")
-    planner = ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)
+    planner = planner or ShapePlanner(job.nodes_max, job.shapes, job.lookahead, clock.now(), profile=job.profile)
     coordinator = ShapeCoordinator(layout, planner.choose, ShapePatience(), clock.now(), log.trained_in(layout.term))
     ports = ShapeLoopPorts(board, log, lambda: newest_checkpoint(store), clock)
     return ShapeCoordinatorLoop(coordinator, planner, ports, stored, log.measured())

@@ -88,7 +88,8 @@ def drill(
     With `--profile`, the training of a parameter server is measured instead, on small machines on this host: one of each type
     alone, then clusters of 2, 4 and 7.  Shows the constants by which `windfall plan` predicts time and loss on any machines of
     these types, and the block of the job file that holds them.  Of an elastic training it measures the layers, and what changes
-    of shape cost: up to three machines on this host, and a spare, train `--steps` in each of up to five shapes.
+    of shape cost: up to three machines on this host (more if its smallest shape needs them), and a spare, train `--steps` in
+    each of up to five shapes.
 
     Exit codes: 0, it resumes; 5, something was not restored; 1, the script cannot be drilled; 2, misuse.
 

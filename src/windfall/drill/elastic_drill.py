@@ -14,8 +14,7 @@ from threading import Event
 from typing import Final
 
 from windfall import wiring_shapes
-from windfall.core.shape_coordinator import ShapeCoordinator, ShapePatience
-from windfall.core.shape_decisions import ShapeChoice, ShapeMoment, first_layout
+from windfall.core.shape_decisions import ShapeChoice, ShapeMoment
 from windfall.core.shape_planner import ShapePlanner, compile_plans
 from windfall.drill.busy_cores import BusyCores
 from windfall.drill.elastic_drill_report import DrilledShape, ElasticDrillResult
@@ -29,7 +28,6 @@ from windfall.models.shapes import IDLE, Shape
 from windfall.policies.layout import shape_rules
 from windfall.policies.layout.shape_rules import ElasticJob
 from windfall.policies.policy_registry import ELASTIC
-from windfall.runtimes.shape_coordinator_loop import ShapeCoordinatorLoop, ShapeLoopPorts
 from windfall.runtimes.shape_log import ShapeLog
 from windfall.runtimes.shape_node import PlaceFile, ShapeScript, TcpBoard, started
 from windfall.shape_layout import ShapeReport
@@ -130,14 +128,10 @@ class _DrillFleet:
         self._url = folder_url(str(request.folder / "run"))
         self._clock = SystemClock()
         store = open_store(self._url)
-        log, layout = ShapeLog(store), first_layout(0)
-        log.write_layout(layout)
         self._port = free_port(HOST)
-        board = TcpBoard(HOST, self._port)
         self.planner = AskedPlanner(job.nodes_max, job.shapes, None, self._clock.now())
-        coordinator = ShapeCoordinator(layout, self.planner.choose, ShapePatience(), self._clock.now())
-        self._loop = ShapeCoordinatorLoop(
-            coordinator, self.planner, ShapeLoopPorts(board, log, lambda: 0, self._clock), 0
+        self._loop = wiring_shapes.open_coordinator(
+            ShapeLog(store), store, TcpBoard(HOST, self._port), job, self.planner
         )
         self._scripts: dict[str, ShapeScript] = {}
         self._places: dict[str, tuple[PlaceFile, dict[str, object]]] = {}

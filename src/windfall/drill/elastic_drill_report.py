@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from windfall.drill.busy_cores import BUSY_MAX
-from windfall.errors import Misuse
+from windfall.drill.profile_report import write_lines
 from windfall.models.elastic_profile import ElasticProfile, block_of
-from windfall.models.measured_profile import ChangeKind, longest_of_nine_in_ten, seconds_of
+from windfall.models.measured_profile import ChangeKind, ninetieth_percentile, seconds_of
 from windfall.report.shape_page import block_lines
 from windfall.shape_measurements import ChangeMeasurement
 from windfall.structs import Struct
@@ -78,7 +78,7 @@ def lines(result: ElasticDrillResult) -> Iterator[str]:
     for kind, words in KINDS.items():
         if found := seconds_of(kind, result.changes):
             yield (
-                f"  {words:<38} {statistics.median(found):>8.3g} s {longest_of_nine_in_ten(found):>8.3g} s {len(found):>5}"
+                f"  {words:<38} {statistics.median(found):>8.3g} s {ninetieth_percentile(found):>8.3g} s {len(found):>5}"
             )
     yield ""
     yield from _notes(result)
@@ -92,10 +92,7 @@ def write(result: ElasticDrillResult, path: Path) -> None:
     Raises:
         Misuse: it cannot be written.
     """
-    try:
-        path.write_text("".join(f"{line}\n" for line in block_lines(result.block)), encoding="utf-8")
-    except OSError as error:
-        raise Misuse(f"--out {path} cannot be written: {error.strerror}") from error
+    write_lines(block_lines(result.block), path)
 
 
 def as_json(result: ElasticDrillResult) -> dict[str, Any]:
@@ -118,7 +115,7 @@ def _change(kind: ChangeKind, found: Sequence[float]) -> dict[str, Any]:
         "kind": kind.value,
         "seen": len(found),
         "median_s": median_s,
-        "p90_s": longest_of_nine_in_ten(found) if found else None,
+        "p90_s": ninetieth_percentile(found) if found else None,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +103,17 @@ def write(result: ProfileResult, path: Path) -> None:
     Raises:
         Misuse: it cannot be written.
     """
+    write_lines(block_lines(result.block), path)
+
+
+def write_lines(block: Iterable[str], path: Path) -> None:
+    """Write lines into the file of `--out`.
+
+    Raises:
+        Misuse: it cannot be written.
+    """
     try:
-        path.write_text("".join(f"{line}\n" for line in block_lines(result.block)), encoding="utf-8")
+        path.write_text("".join(f"{line}\n" for line in block), encoding="utf-8")
     except OSError as error:
         raise Misuse(f"--out {path} cannot be written: {error.strerror}") from error
 

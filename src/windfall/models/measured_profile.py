@@ -169,12 +169,12 @@ def notice_s(before: Shape, after: Shape, changes: Sequence[ChangeMeasurement], 
     """
     own = seconds_of(kind_of(before, after), changes)
     if own:
-        return longest_of_nine_in_ten(own)
+        return ninetieth_percentile(own)
     seen = [found for kind in ChangeKind if (found := seconds_of(kind, changes))]
-    return planned_s * max(longest_of_nine_in_ten(found) / statistics.median(found) for found in seen) if seen else None
+    return planned_s * max(ninetieth_percentile(found) / statistics.median(found) for found in seen) if seen else None
 
 
-def longest_of_nine_in_ten(seconds: Sequence[float]) -> float:
+def ninetieth_percentile(seconds: Sequence[float]) -> float:
     """Return the 90th percentile: the smallest time that nine of ten do not exceed; of fewer the longest."""
     return sorted(seconds)[math.ceil(0.9 * len(seconds)) - 1]
 
