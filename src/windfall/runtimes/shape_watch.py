@@ -7,6 +7,7 @@ new one.  Nothing that trains waits for it: a thread reads layouts and writes re
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -133,7 +134,13 @@ class ShapeWatch:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look; the first full garbage collection is made before.
+
+        With torch imported it takes a fifth of a second and more, and would come in one of the first steps, which all machines
+        share.  The next one comes once Python keeps a quarter more.
+        """
+        if gc.isenabled():
+            gc.collect()
         self._thread.start()
 
     def close(self) -> None:
