@@ -10,10 +10,9 @@ import sys
 import tempfile
 import threading
 import time
-from functools import partial
 from typing import Any
 
-from benchmarks._small_machines import program
+from benchmarks._small_machines import ProgramOnArrival
 
 LOOK_S = 0.005
 CLOCKS = 100_000
@@ -61,7 +60,6 @@ def main() -> None:
 
 
 def _node(about: dict[str, Any], folder: str) -> Any:
-    from windfall.apps import mf
     from windfall.linux.clock import SystemClock
     from windfall.policies.layout.tiers import StageRatios
     from windfall.runtimes.machine_limits import MachineLimits
@@ -72,7 +70,6 @@ def _node(about: dict[str, Any], folder: str) -> Any:
     from windfall.storage.object_stores import folder_url
     from windfall.tier_layout import TierMachine
 
-    assert mf.program is not None
     name = about["name"]
     pace = TierPace(save_every=CLOCKS, found_within_s=about["found_within_s"])
     ratios = StageRatios(about["stage_2_above"], about["stage_3_above"])
@@ -83,8 +80,9 @@ def _node(about: dict[str, Any], folder: str) -> Any:
     limits = MachineLimits(about["speed"], about["link_bytes_per_s"], about["turn_s"])
     place = TierNodePlace(about["head"], about["leads"], about["host"], folder, 128 << 20, 1, limits)
     machine = TierMachine(name, name.startswith("r"), float(about["order"]))
-    made = partial(program, about["data"])
-    return TierNode(place, machine, training, made, TierNodePorts(SystemClock(), lambda _: None))
+    return TierNode(
+        place, machine, training, ProgramOnArrival(about["data"]), TierNodePorts(SystemClock(), lambda _: None)
+    )
 
 
 def _read_orders(orders: queue.Queue[str]) -> None:

@@ -1,7 +1,8 @@
 """Small machines of a parameter server, each a process of its own with a node of Ray at its own loopback address.
 
 `SmallMachines` starts them and notes when clocks are committed, which one of them hears from the coordinator; nothing is taken
-from the machines' own counters.  What a machine imports is there before it is admitted; loading data and all else is not.
+from the machines' own counters.  What a machine imports and compiles is there before it is admitted; loading data and all else
+is not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,28 @@ def program(data: int) -> Any:
     from windfall.apps import mf
 
     return mf.program(SETTINGS, data)
+
+
+class ProgramOnArrival:
+    """What is trained, made and compiled as soon as it arrives in a machine's process: before the machine is admitted.
+
+    Ratings that are generated, and a kernel that is compiled, are no part of an admission; reading a data partition is.
+
+    Args:
+        data: how many data partitions there are.
+    """
+
+    def __init__(self, data: int) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return _arrived, (self._data,)
+
+
+def _arrived(data: int) -> Callable[[], Any]:
+    made = program(data)
+    made.warm_up()
+    return lambda: made
 
 
 class SmallMachines:
