@@ -139,8 +139,9 @@ def test_memory_by_batch_is_turned_round_as_in_equation_10() -> None:
 
     assert line.alpha2 == pytest.approx(1000.0)
     assert line.beta2 == pytest.approx(-300.0)
-    with pytest.raises(Misuse, match="did not grow"):
-        cnn_memory.line_through([(100, 0.4), (200, 0.4)])
+    for level in ([(100, 0.4), (200, 0.4)], [(100, 0.7), (200, 0.7), (300, 0.7), (400, 0.7)]):
+        with pytest.raises(Misuse, match="did not grow"):
+            cnn_memory.line_through(level)
 
 
 @pytest.mark.real

@@ -24,6 +24,8 @@ BATCH_MEMORY_BYTES = 100e6, 200e6, 300e6, 400e6
 """About how much memory the batches take that are measured."""
 BYTES_PER_NUMBER = 16
 """A rough guess of what a number of the convolutions' results takes, with gradients, to choose the batches by."""
+PAGE_GB = 4096e-9
+"""The least by which the kernel counts a process's memory."""
 STEPS = 3
 MEASURED_WITHIN_S = 300.0
 
@@ -63,7 +65,8 @@ def line_through(measured: list[tuple[int, float]]) -> MemoryLine:
     """
     batches, memory_gb = np.array(measured, np.float64).T
     slope, intercept = np.polyfit(batches, memory_gb, 1)
-    if slope <= 0.0:
+    # The slope of a level line is not 0 but rounding, of either sign by the processor.
+    if slope * np.ptp(batches) < PAGE_GB:
         raise Misuse("settings.batch: memory in use did not grow with the batch; write a number, not auto")
     return MemoryLine(float(1.0 / slope), float(-intercept / slope))
 
