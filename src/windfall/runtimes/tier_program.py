@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from windfall.runtimes.parameter_partition import Rows, RowValues, Values
+from windfall.runtimes.parameter_partition import Rows, RowValues, Values, union
 from windfall.structs import Struct
 
 
@@ -129,7 +129,7 @@ class PushedRows:
             return self._pushed[0]
         if not self._pushed:
             return RowValues(np.empty(0, np.int64), np.empty((0, width), dtype))
-        rows = np.unique(np.concatenate([one.rows for one in self._pushed]))
+        rows = union([one.rows for one in self._pushed])
         total = np.zeros((len(rows), width), dtype)
         for one in self._pushed:
             total[np.searchsorted(rows, one.rows)] += one.values
