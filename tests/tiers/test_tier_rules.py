@@ -9,13 +9,14 @@ import pytest
 
 from tests.bad_input.job_files import PARAMSERVER, BadFile
 from tests.control.house import a_job
+from windfall import apps
 from windfall.cli.main import main
 from windfall.errors import EXIT_MISUSE
 from windfall.fleet import Slot
 from windfall.jobs import Job, RuntimeSpec, Work
 from windfall.policies.layout import runtime_list, tier_rules
 from windfall.policies.layout.runtime_list import Placement, Scaling
-from windfall.policies.layout.tier_rules import BadSetting, TierJob, job_of
+from windfall.policies.layout.tier_rules import APPS, BadSetting, TierJob, job_of
 from windfall.policies.layout.tiers import SERVERS_APART, StageRatios
 from windfall.terms import Reliability, Unit
 
@@ -53,6 +54,19 @@ def test_a_wrong_setting_is_named() -> None:
     with pytest.raises(BadSetting, match="has reliable 0") as caught:
         job_of({"clocks": 5, "reliable": 0})
     assert caught.value.key == "reliable"
+
+
+def test_a_program_that_windfall_has_not_is_refused_before_anything_is_bought() -> None:
+    """Those that it has are the modules of `windfall.apps` with a function `program`; of others nothing is known here."""
+    folder = Path(apps.__file__).parent
+    has_program = {path.stem for path in folder.glob("*.py") if "\ndef program(" in path.read_text(encoding="utf-8")}
+
+    assert set(APPS) == has_program
+    assert job_of({"clocks": 1, "app": "mine.apps"}).app == "mine.apps"
+    with pytest.raises(
+        BadSetting, match=r"has app 'windfall\.apps\.svd', which Windfall has not: write one of mf, mlr"
+    ):
+        job_of({"clocks": 1, "app": "windfall.apps.svd"})
 
 
 def test_reliable_machines_can_serve_alone() -> None:

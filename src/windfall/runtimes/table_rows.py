@@ -57,7 +57,7 @@ class TableRows(Struct, frozen=True):
         return [RowValues(rows, self._copied(changes, part)) for part, rows in enumerate(self.split(changes.rows))]
 
     def _copied(self, changes: RowValues, part: int) -> Values:
-        """Return a copy of the changes of a part: whoever pushed may use their array again."""
+        """Return a copy of the changes of a part: the array that was pushed may be used again."""
         values: Values = changes.values[self._places(changes.rows, part)]
         return values.copy() if len(changes.rows) == self.rows else values
 

@@ -64,6 +64,9 @@ _WITHOUT_EFFECT = MappingProxyType(
     }
 )
 """Keys of a job file's block `checkpoint`, and what works instead."""
+APPS = ("mf", "mlr", "lda", "cnn")
+"""Programs of `windfall.apps`."""
+_OWN_APPS = "windfall.apps."
 _EXAMPLE = "{paramserver: {workers: 2..8, clocks: 500, app: windfall.apps.mf}}"
 
 
@@ -135,6 +138,9 @@ def job_of(settings: Mapping[str, Any]) -> TierJob:
     if "app" in settings and not (isinstance(app, str) and _MODULE.fullmatch(app) and not app.endswith(".py")):
         advice = "the name of a module as Python imports it, for example app: windfall.apps.mf"
         raise BadSetting("app", f"has app {app!r}: write {advice}")
+    if app.startswith(_OWN_APPS) and app.removeprefix(_OWN_APPS) not in APPS:
+        advice = f"one of {', '.join(APPS)} after {_OWN_APPS}, or a module of yours in workdir"
+        raise BadSetting("app", f"has app {app!r}, which Windfall has not: write {advice}")
     given = settings.get("settings", {})
     if not isinstance(given, dict):
         advice = "a map of the program's settings, for example settings: {rank: 16}"
