@@ -179,11 +179,41 @@ def test_the_limits_of_the_job_hold() -> None:
     assert reliable.risk == "no machine of it can be preempted"
 
 
-def test_another_fleet_policy_is_warned_of() -> None:
-    """The plan's fleet is that of `fleet: mix`; old prices are said too."""
+def test_a_fixed_fleet_is_planned_as_it_is_ordered() -> None:
+    """As many as the job needs to start, of the offer that ranks best; what `fleet: mix` would have is said."""
+    fixed = replace(hours(100.0), fleet="fixed")
+    found = planned(fixed)
+    assert found.fleet is not None
+    assert found.fleet.chosen.counts == ((SMALL.key, 1),)
+    assert found.chosen.expected is not None
+    assert found.fleet.chosen.cost_usd == pytest.approx(found.chosen.expected.cost_usd)
+    (words,) = found.warnings
+    assert "`fleet: mix` would have 3 large in a: " in words
+    assert found.fleet.front[0].counts == ((LARGE.key, 3),)
+
+
+def test_a_fixed_fleet_takes_the_next_offer_where_a_quota_ends() -> None:
+    """As orders do."""
+    found = planned(replace(hours(100.0), fleet="fixed"), quotas=(Quota("small", "a", 0, 0),)).fleet
+    assert found is not None
+    assert found.chosen.counts == ((LARGE.key, 1),)
+
+
+def test_a_fixed_fleet_that_misses_a_limit_is_refused_with_one_that_meets_it() -> None:
+    """It would be bought, and be late."""
+    soon = replace(hours(100.0, deadline_s=Seconds(30 * 3600.0)), fleet="fixed")
+    with pytest.raises(Infeasible) as caught:
+        planned(soon)
+    assert re.match(
+        r"`fleet: fixed` misses the objective: 1 small in a takes .*; set `fleet: mix`, whose fleet, 3 large in a, takes ",
+        str(caught.value),
+    )
+    planned(replace(soon, fleet="mix"))
+
+
+def test_prices_that_are_old_are_said() -> None:
+    """With their age."""
     assert planned(hours(1.0)).warnings == ()
-    (words,) = planned(replace(hours(1.0), fleet="fixed")).warnings
-    assert "set `fleet: mix`" in words
     old = tuple(replace(one, quoted_at=WallTime(NOW - 7200.0)) for one in OFFERS)
     (words,) = planned(hours(1.0), old).warnings
     assert "was quoted 2 h ago" in words

@@ -1,6 +1,7 @@
 """The plan of a job that can use more or fewer machines: the best fleet, what else there is, and what it risks.
 
-The search is that of the fleet policy `mix`, so a job with `fleet: mix` gets the fleet that its plan shows.
+The search is that of the fleet policy `mix`, so a job with `fleet: mix` gets the fleet that its plan shows.  That of a job with
+`fleet: fixed` is what this one orders: as many machines as the runtime needs to start, of the offers that rank best.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from windfall.errors import Infeasible
-from windfall.jobs import Job, Measurement, Use
+from windfall.jobs import DEFAULT_FLEET, Job, Measurement, Use
 from windfall.market import Offer, OfferKey, Quota
 from windfall.models import lifetime_pool
 from windfall.policies.acquisition import bidbrain, ranking
@@ -42,11 +43,13 @@ from windfall.policies.planning.job_plan import (
     RefusedOffer,
 )
 from windfall.policies.planning.nearest_limits import LimitOption
-from windfall.policies.policy_registry import BIDBRAIN, MIX
+from windfall.policies.policy_registry import BIDBRAIN, BY_AGE, MIX
 from windfall.structs import Struct, replace
 from windfall.terms import Seconds, Usd, WallTime
 from windfall.units import time_text, usd_text
 
+_FIXED = (DEFAULT_FLEET, BY_AGE)
+"""Fleet policies that keep to the machines which the runtime needs."""
 _SHOWN = frozenset(
     {PlanNumberKey.ALLOCATION, PlanNumberKey.PREPARATION, PlanNumberKey.MTTP, PlanNumberKey.SILENT_SHARE}
 )
@@ -110,7 +113,7 @@ def plan(
         pooled: estimates of losses with their evidence.
 
     Raises:
-        Infeasible: no fleet can do the job within its limits; the message says what is possible.
+        Infeasible: no fleet, or not the job's fixed one, can do the job within its limits; the message says what is possible.
     """
     knowledge = Knowledge(tuple(row.rate for row in pooled), measured, pooled)
     case = FleetCase(job, scaling, tuple(offers), quotas, knowledge)
@@ -121,13 +124,36 @@ def plan(
     goal = fleet_inputs.goal_of(job, scaling, case.offers)
     if job.work is None and (problem := _never_starts(case)):
         raise Infeasible(problem)
-    chosen = fleet_search.best(pools, goal)
-    if chosen is None:
+    best = fleet_search.best(pools, goal)
+    if best is None:
         raise Infeasible(_too_few(pools, goal))
-    if fleet_course.misses(chosen, goal):
+    if fleet_course.misses(best, goal):
         raise Infeasible(_nearest(job, pools, goal))
-    fleets = _fleets(case, pools, goal, chosen)
-    return _job_plan(case, fleets, goal, refused, now)
+    chosen = _fixed(case, pools, goal) if job.fleet in _FIXED else best
+    if fleet_course.misses(chosen, goal):
+        raise Infeasible(_fixed_misses(job, chosen, best))
+    found = _job_plan(case, _fleets(case, pools, goal, chosen), goal, refused, now)
+    return replace(found, warnings=(*_warnings(job, chosen, best), *found.warnings))
+
+
+def _fixed(case: FleetCase, pools: Pools, goal: FleetGoal) -> FleetCourse:
+    """Return the fleet of `fleet: fixed`, which is ordered from the best-ranked offer on, as far as quotas let it."""
+    rows = {key: row for row, key in enumerate(pools.keys)}
+    counts, room = np.zeros(len(pools.keys), dtype=np.int64), goal.machines_min
+    for ranked in ranking.rank_with(case.job, case.offers, case.knowledge).ranked:
+        row = rows[ranked.offer.key]
+        counts[row] = min(int(pools.limit[row]), room)
+        room -= int(counts[row])
+    if room:
+        raise Infeasible(_too_few(pools, goal))
+    return fleet_course.course(pools, counts, goal)
+
+
+def _fixed_misses(job: Job, fixed: FleetCourse, best: FleetCourse) -> str:
+    return (
+        f"`fleet: {job.fleet}` misses the objective: {offer_notes.fleet_text(fixed.counts)} {_takes(fixed)}; "
+        f"set `fleet: {MIX}`, whose fleet, {offer_notes.fleet_text(best.counts)}, {_takes(best)}"
+    )
 
 
 def _fleets(case: FleetCase, pools: Pools, goal: FleetGoal, chosen: FleetCourse) -> FleetPlan:
@@ -137,7 +163,7 @@ def _fleets(case: FleetCase, pools: Pools, goal: FleetGoal, chosen: FleetCourse)
     others = pools.rows(np.flatnonzero([key != main for key in pools.keys]))
     runner_up = fleet_search.best(others, goal)
     cheapest = chosen
-    if goal.fastest or goal.deadline_s is not None:
+    if goal.fastest or goal.deadline_s is not None or case.job.fleet in _FIXED:
         free = replace(goal, deadline_s=None, budget_usd=None, fastest=False)
         cheapest = fleet_search.best(pools, free) or chosen
     front = fleet_search.front(pools, goal, cheapest)
@@ -255,7 +281,6 @@ def _job_plan(
         numbers=numbers,
         unknown=tuple(f"{one.name}: {one.source}" for one in numbers if one.basis is NumberBasis.UNKNOWN),
         warnings=(
-            *_warnings(job),
             *nearest_limits.contradictions(job),
             *offer_notes.old_prices(tuple(by_key[key] for key, _ in fleets.chosen.counts), now),
             *offer_notes.unknown_exclusions(job, case.offers),
@@ -265,14 +290,17 @@ def _job_plan(
     )
 
 
-def _warnings(job: Job) -> tuple[str, ...]:
-    if job.fleet == MIX:
-        return ()
+def _warnings(job: Job, chosen: FleetCourse, best: FleetCourse) -> tuple[str, ...]:
     if job.fleet == BIDBRAIN:
         return (
             f"the job has `fleet: {BIDBRAIN}`, which buys step by step and may end at another fleet than this plan's",
         )
-    return (f"the job has `fleet: {job.fleet}`, which does not have this plan's fleet: set `fleet: {MIX}`",)
+    if chosen.counts == best.counts:
+        return ()
+    usd = (usd_text(one.usd_per_work_core_hour) for one in (best, chosen))
+    return (
+        f"`fleet: {MIX}` would have {offer_notes.fleet_text(best.counts)}: {' in place of '.join(usd)} per core-hour of work",
+    )
 
 
 def _numbers(job: Job, scaling: Scaling, main: Offer, knowledge: Knowledge) -> tuple[PlanNumber, ...]:
