@@ -20,7 +20,8 @@ from windfall.tier_layout import ServerLayout, TierMachine, TierReport
 from windfall.tier_status import TierStatus
 
 RELIABLE, FIRST, SECOND = TierMachine("r1", True), TierMachine("t1", False, 1.0), TierMachine("t2", False, 2.0)
-MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND)}
+THIRD = TierMachine("t3", False, 3.0)
+MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND, THIRD)}
 
 
 class Deciding:
@@ -141,16 +142,16 @@ def test_a_machine_joins_with_its_first_report() -> None:
 
 def test_machines_that_join_one_after_another_are_counted_together() -> None:
     """Nothing moves before half a second after the last."""
-    made = Deciding([RELIABLE])
-    made.hear("r1")
+    made = Deciding([RELIABLE, FIRST])
+    made.hear("r1", "t1")
     made.turn(1.0)
 
-    made.hear("r1", "t1")
+    made.hear("r1", "t1", "t2")
     made.turn(1.1)
-    made.hear("r1", "t1", "t2")
+    made.hear("r1", "t1", "t2", "t3")
     assert made.turn(1.5).version == made.turn(1.9).version == 1
-    made.hear("r1", "t1", "t2")
-    assert {place.next_active for place in made.turn(2.1).parts} == {"t1"}, "with two of them, one serves"
+    made.hear("r1", "t1", "t2", "t3")
+    assert {place.next_active for place in made.turn(2.1).parts} == {"t1"}, "with three of them, one serves"
 
 
 def test_a_loss_does_not_wait_for_machines_that_come() -> None:

@@ -93,6 +93,35 @@ def test_a_machine_gives_and_takes_one_part_at_a_time() -> None:
     assert max(most_moves_of_a_machine(layout) for layout in world.layouts) == 1
 
 
+def test_parts_stay_with_their_backups_until_the_data_has_arrived() -> None:
+    """When machines come: the clock in which the others still compute everything need not bear that too.
+
+    When they leave all goes at once, as they have little time.
+    """
+    world = InStep(["r1", "r2"], parts=4)
+    world.turn(10)
+    world.add(*TRANSIENT)
+    world.turn(60)
+    came = list(world.layouts)
+    for name in TRANSIENT:
+        world.machines[name] = replace(world.machines[name], leaving=True)
+    world.turn(60)
+
+    assert any(parts_move(layout) for layout in came)
+    assert not any(parts_move(layout) and data_moves(layout) for layout in came)
+    assert any(parts_move(layout) and data_moves(layout) for layout in world.layouts[len(came) :])
+
+
+def parts_move(layout: ServerLayout) -> bool:
+    """Whether any part is on its way."""
+    return any(place.next_active for place in layout.parts)
+
+
+def data_moves(layout: ServerLayout) -> bool:
+    """Whether any data partition is."""
+    return any(place.next_holder for place in layout.data)
+
+
 def most_moves_of_a_machine(layout: ServerLayout) -> int:
     """Return how many parts a machine gives away at once, or takes, at most."""
     moves = [place for place in layout.parts if place.next_active is not None]

@@ -215,10 +215,10 @@ def _moved_on(
 ) -> ServerLayout | None:
     """Return the next layout if no server and no backup is lost."""
     version = layout.version + 1
-    parts = _next_parts(layout, wanted.servers, reports)
     data = tuple(
         _next_data(layout, number, wanted.holders[number], reports, lost) for number in range(len(layout.data))
     )
+    parts = _next_parts(layout, data, wanted.servers, reports)
     checkpoint = stored_checkpoint(layout, reports)
     changes = _changes(layout, parts, data, checkpoint)
     if not changes:
@@ -227,17 +227,20 @@ def _moved_on(
 
 
 def _next_parts(
-    layout: ServerLayout, wanted: Sequence[str], reports: Mapping[str, TierReport]
+    layout: ServerLayout, data: Sequence[DataPlace], wanted: Sequence[str], reports: Mapping[str, TierReport]
 ) -> tuple[PartPlace, ...]:
     """Return where parts are next; a machine gives one away at a time, and takes one, so that a move has the link to itself.
 
-    Of moves that share a link none ends before nearly all do, and workers wait for each of them.
+    Of moves that share a link none ends before nearly all do, and workers wait for each of them.  A part that its backup
+    serves is in no danger, and waits for data partitions to arrive: the clock in which these still compute where they were is
+    the longest, and need not bear the moves of parts too.
     """
+    arriving = any(place.next_holder for place in data)
     busy = {end for place in layout.parts if place.next_active for end in _ends(place.active, place.next_active)}
     found = []
     for part, place in enumerate(layout.parts):
         ends = _ends(place.active, wanted[part])
-        if place.next_active is None and ends & busy:
+        if place.next_active is None and (ends & busy or (arriving and place.active == place.backup)):
             found.append(place)
             continue
         found.append(_next_part(place, part, wanted[part], reports, layout.version + 1))
