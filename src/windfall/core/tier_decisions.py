@@ -8,7 +8,8 @@ rests on what a machine did under an earlier one is only written once that machi
 - **Fence** the data partitions of a lost worker: servers refuse what it sends from now on, and report what it had sealed.  Once
   all have, another machine computes on from the next clock; no other data partition does a clock again.
 - **Move** a part: the next server takes a copy from the backup, then the rest from the server, which sends requests on to it
-  from that instant; nothing waits for more than this rest.  A machine gives and takes one part at a time.
+  from that instant; nothing waits for more than this rest.  A machine gives and takes one part at a time; a part that its
+  backup serves waits until data partitions that move have arrived.
 - **Release** a data partition: the next holder loads its data, then the holder ends its clock.
 - **Restore** from the store if a machine with backups is lost: a new term, which starts at the checkpoint's clock.
 
