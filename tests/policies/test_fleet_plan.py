@@ -211,6 +211,14 @@ def test_a_fixed_fleet_that_misses_a_limit_is_refused_with_one_that_meets_it() -
     planned(replace(soon, fleet="mix"))
 
 
+@pytest.mark.parametrize("fleet", ["bidbrain", "of-a-package"])
+def test_a_policy_whose_fleet_is_not_known_beforehand_is_warned_of(fleet: str) -> None:
+    """The plan's fleet is that of `fleet: mix`."""
+    (words,) = planned(replace(hours(1.0), fleet=fleet)).warnings
+    assert f"the job has `fleet: {fleet}`, which " in words
+    assert "another fleet than this plan's" in words
+
+
 def test_prices_that_are_old_are_said() -> None:
     """With their age."""
     assert planned(hours(1.0)).warnings == ()

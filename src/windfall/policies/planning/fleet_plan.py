@@ -295,6 +295,8 @@ def _warnings(job: Job, chosen: FleetCourse, best: FleetCourse) -> tuple[str, ..
         return (
             f"the job has `fleet: {BIDBRAIN}`, which buys step by step and may end at another fleet than this plan's",
         )
+    if job.fleet not in (MIX, *_FIXED):
+        return (f"the job has `fleet: {job.fleet}`, which may have another fleet than this plan's: set `fleet: {MIX}`",)
     if chosen.counts == best.counts:
         return ()
     usd = (usd_text(one.usd_per_work_core_hour) for one in (best, chosen))
