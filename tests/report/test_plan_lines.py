@@ -9,6 +9,7 @@ import pytest
 from tests.report.market_story import BEGIN, OFFER, job
 from windfall.jobs import Job, Measurement, Use
 from windfall.policies.planning import job_plan
+from windfall.report.fleet_report import front_lines
 from windfall.report.plan_report import plan_lines
 from windfall.structs import plain, replace
 from windfall.terms import Reliability, Seconds, Unit, WallTime
@@ -91,3 +92,16 @@ def test_what_rests_on_no_measurement_is_shown_in_short() -> None:
     offer = replace(OFFER, reliability=Reliability.RELIABLE)
     found = job_plan.plan(replace(job(), use=Use.ON_DEMAND), (offer,), (), (MEASURED,), WallTime(BEGIN))
     assert not any(line.startswith("assumed") for line in plan_lines(job(), plain(found)))
+
+
+def test_fleets_of_unknown_work_are_compared_by_the_cost_of_work() -> None:
+    """With `--all`; their cost and finish are not known."""
+    fleet = {
+        "counts": [[["local", "medium", "zone-a", "transient"], 3]],
+        "cost_usd": None, "finish_s": None, "usd_per_work_core_hour": 0.0319,
+    }  # fmt: skip
+
+    head, row = front_lines({"front": [fleet]})
+
+    assert head.split(maxsplit=1) == ["fleet", "USD per core-hour of work"]
+    assert row.split() == ["3", "medium", "in", "zone-a", "0.0319"]

@@ -33,12 +33,15 @@ def rows(fleets: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def front_lines(fleets: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of the fleets of which none is both cheaper and faster than another."""
-    yield f"{'fleet':<{_NAME}}{'USD P50 .. P90':>18}{'finish P50 .. P90':>19}"
+    """Yield the table of the fleets of which none is both cheaper and faster than another; of unknown work, what it costs."""
+    unknown = any(fleet["cost_usd"] is None for fleet in fleets["front"])
+    heads = f"{'USD per core-hour of work':>37}" if unknown else f"{'USD P50 .. P90':>18}{'finish P50 .. P90':>19}"
+    yield f"{'fleet':<{_NAME}}{heads}"
     for fleet in fleets["front"]:
         *above, last = textwrap.wrap(fleet_text(fleet["counts"]), _NAME - 1, break_on_hyphens=False)
         yield from above
-        yield f"{last:<{_NAME}}{_pair(fleet, 'cost_usd'):>18}{_pair(fleet, 'finish_s'):>19}"
+        values = f"{_pair(fleet, 'cost_usd'):>18}{_pair(fleet, 'finish_s'):>19}" if not unknown else ""
+        yield f"{last:<{_NAME}}{values or _usd(fleet['usd_per_work_core_hour']).rjust(37)}"
 
 
 def _course(fleet: Mapping[str, Any]) -> str:
