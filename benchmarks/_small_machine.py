@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks._small_machines import ProgramOnArrival
 
 LOOK_S = 0.02
-"""Iterations take seconds; looking more often takes a tenth of the cores, which the small machines need."""
+"""Iterations take seconds; looking more often takes cores that the small machines need."""
 CLOCKS = 100_000
 """More than there is time for, and so no checkpoint before the end."""
 

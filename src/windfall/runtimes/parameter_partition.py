@@ -370,7 +370,7 @@ def union(rows: Sequence[Rows]) -> Rows:
     first, last = most[0], most[-1]
     if last - first + 1 == len(most) and all(first <= one[0] and one[-1] <= last for one in some):
         return most
-    # numpy's own `unique` takes some thirty times as long, since it does not see that they ascend already.
+    # numpy's own `unique` takes far longer, since it does not see that they ascend already.
     merged: Rows = np.sort(np.concatenate(some), kind="stable")
     found: Rows = merged[np.diff(merged, prepend=merged[:1] - 1) != 0]
     return found

@@ -62,7 +62,7 @@ class TableRows(Struct, frozen=True):
         return values.copy() if len(changes.rows) == self.rows else values
 
     def _places(self, rows: Rows, part: int) -> NDArray[np.bool_] | slice:
-        """Return where among rows those of a part are; a slice if they are all, which takes half the time."""
+        """Return where among rows those of a part are; a slice if they are all, which is quicker."""
         return slice(part, None, self.parts) if len(rows) == self.rows else rows % self.parts == part
 
 
