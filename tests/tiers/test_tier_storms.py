@@ -20,6 +20,7 @@ HABITS = {
     "machines were told to leave",
     "a machine is cut off",
     "a machine was lost in a move",
+    "a machine was lost in a push",
     "all transient machines were lost",
     "a server is lost: all go back to clock",
     "a machine with backups is lost: all is restored from the checkpoint at clock",

@@ -56,11 +56,13 @@ class Host:
         machine: what the policy sees.
         member: the step functions.
         state: `up`; `cut off`: the coordinator takes it for lost, and it runs; `dead`.
+        silent_until: the step before which its reports reach none.
     """
 
     machine: TierMachine
     member: TierMember
     state: str = "up"
+    silent_until: int = 0
 
 
 @dataclass
@@ -101,6 +103,7 @@ class TierStorm:
         self.weights = [each * self.rng.choice((0.1, 1.0, 1.0, 1.0)) for each in RATES]
         self.slow = self.rng.choice((BackUpChanges, CopyPart, TakeOverPart, SealPush, None, None))
         self.steps, self.born, self.reads_of_store = 0, 0, 0
+        self.lose_in_a_push = False
         self.first = [np.random.default_rng([seed, part]).standard_normal((ROWS, WIDTH)) for part in range(self.parts)]
         self.store: dict[tuple[int, StoredClock], Values] = {
             (part, StoredClock()): values for part, values in enumerate(self.first)
@@ -191,6 +194,8 @@ class TierStorm:
             return
         answer = host.member.server.answer(question, asker.machine.name)
         self._watch(question, answer)
+        if isinstance(question, SealPush):
+            self._watch_push(asker, host, question.push)
         self._send(lambda: asker.member.take(question, answer))
 
     def _watch(self, question: Question, answer: Answer) -> None:
@@ -203,6 +208,8 @@ class TierStorm:
         self.tally[f"{type(question).__name__} was answered by {kind}"] += 1
 
     def _report(self, host: Host) -> None:
+        if self.steps < host.silent_until:
+            return
         report = host.member.report()
         self._send(lambda: self._hear(host, report))
 
@@ -284,7 +291,7 @@ class TierStorm:
 
     def _fault(self) -> None:
         fault = self.rng.choice(
-            (self._join, self._join, self._leave, self._lose_some, self._lose_workers, self._lose_workers,
+            (self._join, self._join, self._leave, self._lose_some, self._lose_workers, self._lose_in_a_push,
              self._lose_in_a_move, self._lose_transient, self._lose_reliable, self._lose_coordinator)
         )  # fmt: skip
         fault()
@@ -319,12 +326,28 @@ class TierStorm:
         for host in self.rng.sample(transient, min(len(transient), self.rng.randint(1, 2))):
             self._lose(host)
 
+    def _only_computing(self) -> list[Host]:
+        serving = {name for place in self.log[-1].parts for name in (place.active, place.next_active)}
+        return [host for host in self._up(False) if host.machine.name not in serving]
+
     def _lose_workers(self) -> None:
         """Lose machines that only compute."""
-        serving = {name for place in self.log[-1].parts for name in (place.active, place.next_active)}
-        for host in self._up(False):
-            if host.machine.name not in serving and self.rng.random() < 0.5:
+        for host in self._only_computing():
+            if self.rng.random() < 0.5:
                 self._lose(host)
+
+    def _lose_in_a_push(self) -> None:
+        """Lose the next machine that only computes at the instant at which a part, and not all, has the end of its push."""
+        self.lose_in_a_push = True
+
+    def _watch_push(self, host: Host, server: Host, push: PushId) -> None:
+        """Lose a machine in its push, if one is to be lost; the server that has the end says so late."""
+        parts = sum((part, push) in self.truth.kept for part in range(self.parts))
+        if self.lose_in_a_push and parts < self.parts and host in self._only_computing():
+            self.lose_in_a_push = False
+            self._lose(host)
+            server.silent_until = self.steps + self.rng.randint(1, 1000)
+            self.tally["a machine was lost in a push"] += 1
 
     def _lose_in_a_move(self) -> None:
         """Lose one of two machines between which a part moves; best the next one, before it is known that it serves."""
