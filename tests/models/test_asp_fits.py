@@ -235,12 +235,13 @@ def test_profiles_that_cannot_tell_are_refused_in_a_sentence() -> None:
         asp_fits.fit_loss(AspProfile((), (), rising), heterogeneity=False, common_start=False)
     with pytest.raises(Misuse, match="memory was profiled with 2 batches"):
         asp_fits.fit_memory(AspProfile((), whole.memory[:2], ()))
-    with pytest.raises(Misuse, match="did not grow with the batch"):
-        asp_fits.fit_memory(AspProfile((), tuple(_flat(batch) for batch in (8, 16, 32)), ()))
+    for falls_gb in (0.01, 0.0, -1e-16):
+        with pytest.raises(Misuse, match="did not grow with the batch"):
+            asp_fits.fit_memory(AspProfile((), tuple(_alone(batch, falls_gb) for batch in (8, 16, 32)), ()))
 
 
-def _flat(batch: int) -> AloneRun:
-    return AloneRun(WorkerShape("a", "a", 1, batch), np.ones(3), np.ones(3), np.ones(3), 4.0 - 0.01 * batch)
+def _alone(batch: int, falls_gb: float) -> AloneRun:
+    return AloneRun(WorkerShape("a", "a", 1, batch), np.ones(3), np.ones(3), np.ones(3), 4.0 - falls_gb * batch)
 
 
 def test_contention_that_falls_with_the_size_is_refused() -> None:

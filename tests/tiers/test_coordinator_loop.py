@@ -25,7 +25,7 @@ MACHINES = {machine.name: machine for machine in (RELIABLE, FIRST, SECOND, THIRD
 
 
 class Deciding:
-    """A coordinator of one part and two data partitions whose clock stands until the test moves it.
+    """A coordinator of one part and a few data partitions whose clock stands until the test moves it.
 
     Attributes:
         now_s: its clock.
@@ -36,11 +36,13 @@ class Deciding:
         statuses: that were written.
     """
 
-    def __init__(self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL) -> None:
+    def __init__(
+        self, machines: Sequence[TierMachine], clocks: int = 1000, pace: TierPace = USUAL, data: int = 2
+    ) -> None:
         self.now_s, self.refused, self.outages = 0.0, False, 0
         self.successor = False
         self.statuses: list[TierStatus] = []
-        first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("", "")), StageRatios()))
+        first = first_layout(place_tiers(machines, TierPlacement(("",), ("",), ("",) * data), StageRatios()))
         self.written = [first]
         self.loop = TierCoordinatorLoop(
             TierCoordinator(first, StageRatios(), 100, clocks), self, lambda: self.now_s, lambda: "n", pace=pace
@@ -141,8 +143,8 @@ def test_a_machine_joins_with_its_first_report() -> None:
 
 
 def test_machines_that_join_one_after_another_are_counted_together() -> None:
-    """Nothing moves before half a second after the last."""
-    made = Deciding([RELIABLE, FIRST])
+    """Nothing moves before half a second after the last, and then to both."""
+    made = Deciding([RELIABLE, FIRST], data=4)
     made.hear("r1", "t1")
     made.turn(1.0)
 
@@ -151,7 +153,7 @@ def test_machines_that_join_one_after_another_are_counted_together() -> None:
     made.hear("r1", "t1", "t2", "t3")
     assert made.turn(1.5).version == made.turn(1.9).version == 1
     made.hear("r1", "t1", "t2", "t3")
-    assert {place.next_active for place in made.turn(2.1).parts} == {"t1"}, "with three of them, one serves"
+    assert {place.next_holder for place in made.turn(2.1).data} == {None, "t2", "t3"}
 
 
 def test_a_loss_does_not_wait_for_machines_that_come() -> None:

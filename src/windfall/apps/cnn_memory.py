@@ -8,6 +8,7 @@ falls.
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ BATCH_MEMORY_BYTES = 100e6, 200e6, 300e6, 400e6
 """About how much memory the batches take that are measured."""
 BYTES_PER_NUMBER = 16
 """A rough guess of what a number of the convolutions' results takes, with gradients, to choose the batches by."""
-PAGE_GB = 4096e-9
+PAGE_GB = mmap.PAGESIZE / 1e9
 """The least by which the kernel counts a process's memory."""
 STEPS = 3
 MEASURED_WITHIN_S = 300.0

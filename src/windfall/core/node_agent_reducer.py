@@ -196,7 +196,7 @@ def _ended(state: NodeAgentState, now: Instant, fact: ExecEnded) -> NodeAgentSta
     state = replace(state, running=None, exit_code=code, last=run.run_status, directive_checked=False)
     state = replace(state, direct=state.direct.with_news(now), mailbox=state.mailbox.with_news(now))
     if code == EXIT_MISUSE:
-        return replace(state, done=True, failed=fact.message or "windfall exec refused to start")
+        return replace(state, done=True, failed=fact.message or "the job's process refused to start")
     failed = code == EXIT_FAILED and released is Outcome.FAILED
     if code in {EXIT_DONE, EXIT_STOPPED} or failed:
         stopped = code == EXIT_STOPPED or (code == EXIT_DONE and released is Outcome.WAITING)
@@ -214,7 +214,7 @@ def _count_bad_exit(state: NodeAgentState, run: RunningExec, fact: ExecEnded) ->
     """Count an exit that does not end a run; not if the store does not answer this node agent either."""
     saved = state.bad_exits_step if run.run_status is None else max(run.run_status.saved_step, state.bad_exits_step)
     bad_exits = 1 if saved > state.bad_exits_step else state.bad_exits + 1
-    what = f"windfall exec exited with exit code {fact.code}" + (f": {fact.message}" if fact.message else "")
+    what = f"the job's process exited with exit code {fact.code}" + (f": {fact.message}" if fact.message else "")
     state = replace(state, bad_exits_step=saved, problem=what)
     if state.mailbox.failures:
         return state

@@ -45,7 +45,7 @@ from windfall.policies.planning.job_plan import (
 from windfall.policies.planning.nearest_limits import LimitOption
 from windfall.policies.policy_registry import BIDBRAIN, BY_AGE, MIX
 from windfall.structs import Struct, replace
-from windfall.terms import Seconds, Usd, WallTime
+from windfall.terms import Instant, Seconds, Usd, WallTime
 from windfall.units import time_text, usd_text
 
 _FIXED = (DEFAULT_FLEET, BY_AGE)
@@ -138,15 +138,13 @@ def plan(
 
 def _fixed(case: FleetCase, pools: Pools, goal: FleetGoal) -> FleetCourse:
     """Return the fleet of `fleet: fixed`, which is ordered from the best-ranked offer on, as far as quotas let it."""
-    rows = {key: row for row, key in enumerate(pools.keys)}
-    counts, room = np.zeros(len(pools.keys), dtype=np.int64), goal.machines_min
-    for ranked in ranking.rank_with(case.job, case.offers, case.knowledge).ranked:
-        row = rows[ranked.offer.key]
-        counts[row] = min(int(pools.limit[row]), room)
-        room -= int(counts[row])
-    if room:
+    ranked = ranking.rank_with(case.job, case.offers, case.knowledge)
+    market = ranking.OfferMarket(ranked, {}, case.quotas, (), lambda _: True, case.job.limits)
+    found = ranking.choose(market, goal.machines_min, Instant(0.0))
+    if found.unmet:
         raise Infeasible(_too_few(pools, goal))
-    return fleet_course.course(pools, counts, goal)
+    ordered = {one.offer.key: count for one, count in found.orders}
+    return fleet_course.course(pools, np.array([ordered.get(key, 0) for key in pools.keys], dtype=np.int64), goal)
 
 
 def _fixed_misses(job: Job, fixed: FleetCourse, best: FleetCourse) -> str:
