@@ -96,6 +96,7 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         WORDS
         | {
             "storage",
+            "linux.crashes",
             "linux.random_names",
             "runtimes",
             "core.tier_coordinator",
@@ -104,7 +105,10 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         },
         frozenset({"ray"}),
     ),
-    "runtimes.tier_node": (WORDS | {"linux.listening", "wire", "storage", "runtimes"}, frozenset({"ray"})),
+    "runtimes.tier_node": (
+        WORDS | {"linux.crashes", "linux.listening", "wire", "storage", "runtimes"},
+        frozenset({"ray"}),
+    ),
     "runtimes.tier_coordinator_loop": (
         WORDS | {"runtimes", "core.bulk_watch", "core.tier_coordinator", "core.tier_summary", "policies.layout.tiers"},
         NONE,

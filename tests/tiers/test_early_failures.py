@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.rig import Rig
 from windfall.cli import tier_verbs
+from windfall.linux.crashes import crash_text
 from windfall.runtimes.tier_log import TierLog
 from windfall.storage.object_stores import folder_url, open_store
 from windfall.tier_layout import TierFailure
@@ -69,10 +70,9 @@ def test_what_failed_before_training_began_is_shown(tmp_path: Path, capsys: pyte
 )
 def test_a_crash_is_told_by_its_signal_and_place(written: str | None, text: str, tmp_path: Path) -> None:
     """From what Python wrote as it ended; nothing was written by a process that was killed."""
-    tier_node = pytest.importorskip("windfall.runtimes.tier_node", reason="Ray is not installed", exc_type=ImportError)
     if written is not None:
         (tmp_path / "crash.txt").write_text(written)
-    assert tier_node.crash_text(str(tmp_path / "crash.txt")) == text
+    assert crash_text(str(tmp_path / "crash.txt")) == text
 
 
 @pytest.fixture

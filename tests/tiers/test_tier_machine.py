@@ -12,7 +12,7 @@ import pytest
 from windfall.agent import exec_request
 from windfall.agent.exec_request import ExecRequest
 from windfall.cli import tier_process
-from windfall.errors import EXIT_FAILED, EXIT_MISUSE
+from windfall.errors import EXIT_FAILED, EXIT_MISUSE, EXIT_RETRY
 from windfall.extras import install
 from windfall.runtimes.tier_log import TierLog
 from windfall.storage.object_stores import open_store
@@ -147,6 +147,34 @@ def test_an_import_that_fails_is_a_failure_of_the_program(
     log = TierLog(open_store(f"file://{machine.folder}/run"))
     failure = log.failure(1)
     assert (log.failures(), failure and failure.message) == (1, says)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "says"),
+    [
+        (
+            "import ctypes; ctypes.string_at(0)",
+            EXIT_FAILED,
+            ["the program crashed its process: Segmentation fault, at file"],
+        ),
+        ("import os; os.abort()", EXIT_RETRY, []),
+    ],
+)
+def test_a_crash_outside_the_actor_is_a_failure_of_the_program_too(
+    ends: str, code: int, says: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first machine evaluates in a process of its own; only Ray's processes abort, when their node is lost."""
+    loaded = f"import pathlib, sys; pathlib.Path(sys.argv[1], {tier_process.LOADED!r}).touch()"
+    keeps = f"from windfall.linux.crashes import keep_crash; keep_crash(f'{{sys.argv[1]}}/{tier_process.CRASH}')"
+    monkeypatch.setattr(
+        tier_process, "program", lambda *words: [sys.executable, "-c", f"{loaded}; {keeps}; {ends}", words[-1]]
+    )
+    monkeypatch.setenv(PEERS_TOKEN, SECRET)
+
+    assert machine.start(clocks=5) == code
+    log = TierLog(open_store(f"file://{machine.folder}/run"))
+    told = [log.failure(number + 1) for number in range(log.failures())]
+    assert [one.message.partition(' "')[0] for one in told if one] == says
 
 
 def test_settings_that_are_wrong_are_refused_on_the_machine_too(

@@ -19,6 +19,7 @@ from windfall.agent.exec_request import ExecRequest, load
 from windfall.errors import EXIT_DONE, EXIT_FAILED, EXIT_MISUSE, EXIT_RETRY, EXIT_STOPPED, Misuse, WindfallError
 from windfall.extras import install
 from windfall.linux import processes
+from windfall.linux.crashes import crash_text, keep_crash
 from windfall.policies.policy_registry import PARAMSERVER
 from windfall.wire.environment import PEERS_TOKEN
 from windfall.wire.python_programs import program
@@ -30,6 +31,8 @@ FAILED = "failed"
 """Empty file in Ray's folder: the program failed, where other ends with its exit code are Ray's."""
 LOADED = "loaded"
 """Empty file in Ray's folder: the program has been imported."""
+CRASH = "own-crash.txt"
+"""File in Ray's folder: how a signal such as SIGSEGV ended the process that is not an actor of Ray."""
 _PREFIX = "wf-ray-"
 _OWNER = "owner"
 """File in Ray's folder: number and start of the process whose folder it is."""
@@ -59,11 +62,13 @@ def main() -> int:
             own = code == EXIT_FAILED and os.path.exists(os.path.join(folder, FAILED))
             if own or code in (EXIT_DONE, EXIT_MISUSE, EXIT_STOPPED):
                 return code
-            if os.path.exists(os.path.join(folder, LOADED)):
+            loaded = os.path.exists(os.path.join(folder, LOADED))
+            crash = crash_text(os.path.join(folder, CRASH))
+            if loaded and not crash:
                 return EXIT_RETRY
-            # What ends the process itself while it is imported would do so for ever.
+            # What ends the process itself, while it is imported or evaluated, would do so for ever.
             machine = importlib.import_module("windfall.wiring_tiers")
-            machine.write_failure(request, machine.unloaded_text(code))
+            machine.write_failure(request, crash or machine.unloaded_text(code))
             return EXIT_FAILED
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -78,6 +83,8 @@ def _run(request: ExecRequest, signals_fd: int, folder: str) -> int:
     try:
         job = machine.load_program(request)
         Path(folder, LOADED).touch()
+        # On the first machine the program is here too: it evaluates.
+        keep_crash(os.path.join(folder, CRASH))
         return int(machine.run_machine(request, job, signals_fd, folder))
     except Misuse:
         raise

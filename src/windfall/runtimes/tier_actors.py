@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from windfall.core.tier_coordinator import TierCoordinator
 from windfall.core.tier_decisions import first_layout, taken_by_next_coordinator
 from windfall.errors import LogDamaged, StoreError, WindfallError
 from windfall.linux import random_names
+from windfall.linux.crashes import keep_crash
 from windfall.policies.layout.tiers import StageRatios, TierPlacement, place_tiers
 from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
 from windfall.runtimes.tier_coordinator_loop import TierCoordinatorLoop
@@ -270,9 +270,7 @@ class MachineActor:
         crash_file: str = "",
     ) -> None:
         if crash_file:
-            # Open as long as the process lives.
-            crashes_fd = os.open(crash_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            faulthandler.enable(crashes_fd, all_threads=False)
+            keep_crash(crash_file)
         self._machine, self._training, self._layout = machine, training, layout
         self._make, self._slots, self._limits, self._turn_log = program, slots, limits, turn_log
         self._begun = asyncio.Event()

@@ -13,7 +13,6 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +20,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from windfall.errors import WindfallError
+from windfall.linux.crashes import crash_text
 from windfall.linux.listening import free_port
 from windfall.ports import Clock
 from windfall.runtimes.machine_limits import UNLIMITED, MachineLimits
@@ -305,22 +305,6 @@ def without_spaces(python: str, folder: str) -> str:
     link = os.path.join(folder, "python")
     os.symlink(os.path.dirname(binaries), link)
     return os.path.join(link, os.path.basename(binaries), name)
-
-
-def crash_text(path: str) -> str:
-    """Return in words how a program crashed its process, from what `faulthandler` wrote; empty if it did not.
-
-    An abort counts as none: Ray's own processes abort when their node is lost.
-    """
-    try:
-        lines = Path(path).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    first = lines[0].removeprefix("Fatal Python error: ") if lines else ""
-    if first in ("", "Aborted"):
-        return ""
-    frame = next((line.strip() for line in lines if line.startswith("  File ")), "")
-    return f"the program crashed its process: {first}" + (f", at {frame[0].lower()}{frame[1:]}" if frame else "")
 
 
 def _first_line(error: Exception) -> str:
