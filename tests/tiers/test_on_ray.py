@@ -118,6 +118,18 @@ class Training:
             assert time.monotonic() < deadline, f"clock {clock} is not committed; {self.store.newest_layout()}"
             time.sleep(0.02)
 
+    def serving(self, count: int, limit_s: float = 60.0) -> set[str]:
+        """Wait until so many machines serve and no part moves, as when the last one has joined; return them."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            layout = self.store.newest_layout()
+            assert layout is not None
+            found = {place.active for place in layout.parts}
+            if len(found) == count and not any(place.next_active for place in layout.parts):
+                return found
+            assert time.monotonic() < deadline, f"{count} machines do not serve: {layout}"
+            time.sleep(0.02)
+
     def until_computed(self, clock: int, limit_s: float = 60.0) -> None:
         """Wait until some turn of a clock is computed, which needs all pushes of those before it; no coordinator is asked."""
         deadline = time.monotonic() + limit_s
@@ -221,9 +233,7 @@ def test_killing_all_transient_machines_on_ray_changes_no_bit(training: Training
 def test_a_worker_that_is_killed_costs_no_other_a_clock(training: Training) -> None:
     """Of four transient machines two serve; one of the others is killed: no roll-back."""
     training.until(15)
-    layout = training.store.newest_layout()
-    assert layout is not None
-    serving = {place.active for place in layout.parts}
+    serving = training.serving(2)
     training.kill(next(name for name in training.machines if name not in serving | {"r1"}))
 
     assert np.array_equal(training.result(), training.program.alone(CLOCKS))
