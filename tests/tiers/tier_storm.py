@@ -2,9 +2,10 @@
 
 Real step functions on a network that is not: servers, backups, workers, coordinators.  Machines are killed one by one and all
 at once, or are cut off: then they are lost to the coordinator, and still talk to the others.  Coordinators die, and one that
-another has followed may still speak.  The truth is kept outside: of each data partition and clock, what the attempt computed
-that was sealed in the newest term.  In the end the backups must be, bit for bit, what these changes give in the order of clocks
-and data partitions; with bound 0 that is what one process computes that is never disturbed.
+another has followed may still speak; what was committed before all was restored may come after it.  The truth is kept outside:
+of each data partition and clock, what the attempt computed that was sealed in the newest term.  In the end the backups must be,
+bit for bit, what these changes give in the order of clocks and data partitions; with bound 0 that is what one process computes
+that is never disturbed.
 
     python -m tests.tiers.tier_storm --seed 7
 """
@@ -16,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +40,7 @@ from windfall.runtimes.tier_messages import (
 )
 from windfall.runtimes.tier_server import ServerSettings
 from windfall.structs import replace
-from windfall.tier_layout import ServerLayout, StoredClock, TierMachine, TierReport
+from windfall.tier_layout import CommittedClock, ServerLayout, StoredClock, TierMachine, TierReport
 
 CLOCKS = 8
 STEPS_MAX = 60_000
@@ -99,6 +101,8 @@ class TierStorm:
         self.save_every = self.rng.choice((2, 2, 3, 100))
         self.faults = self.rng.randint(3, 25)
         self.fault_rate = self.rng.choice((0.005, 0.01, 0.03))
+        # Some storms begin once there are clocks to lose.
+        self.calm_until = self.rng.choice((0, 0, 2, 4))
         # Something is slow in most seeds: what is never late is never met.
         self.weights = [each * self.rng.choice((0.1, 1.0, 1.0, 1.0)) for each in RATES]
         self.slow = self.rng.choice((BackUpChanges, CopyPart, TakeOverPart, SealPush, None, None))
@@ -110,6 +114,7 @@ class TierStorm:
         }
         self.truth = Truth()
         self.late: list[Callable[[], object]] = []
+        self.delayed: dict[int, list[Callable[[], object]]] = {}
         machines = [self._machine(True) for _ in range(self.rng.randint(1, 2))]
         machines += [self._machine(False) for _ in range(self.rng.randint(0, 4))]
         nowhere = TierPlacement(("",) * self.parts, ("",) * self.parts, ("",) * self.data)
@@ -150,7 +155,11 @@ class TierStorm:
         ) and not any(place.fenced or place.next_holder for place in layout.data)
 
     def _step(self) -> None:
-        if self.faults and self.rng.random() < self.fault_rate:
+        for message in self.delayed.pop(self.steps, []):
+            message()
+        if self.announced.clock >= self.calm_until:
+            self.calm_until = 0
+        if self.faults and not self.calm_until and self.rng.random() < self.fault_rate:
             self.faults -= 1
             self._fault()
             if not self.faults:
@@ -170,8 +179,8 @@ class TierStorm:
         roll = self.rng.random()
         if roll < 0.85:
             message()
-        if roll > 0.75:
-            self.late = [*self.late[-LATE_MAX:], message] if roll < 0.95 else self.late
+        if 0.75 < roll < 0.95:
+            self.late = [*self.late[-LATE_MAX:], message]
 
     def _late_message(self, host: Host) -> None:
         del host
@@ -239,11 +248,21 @@ class TierStorm:
             self.coordinators.remove(coordinator)
             self.tally["a coordinator met its successor's record"] += 1
             return
+        if layout.restored > self.log[-1].restored:
+            self._delay_last_words()
         self._check_term(layout)
         self.log.append(layout)
         coordinator.written(layout)
         for said in layout.because.split("; "):
             self.tally[" ".join(word for word in said.split() if not any(letter.isdigit() for letter in word))] += 1
+
+    def _delay_last_words(self) -> None:
+        """Let what was committed reach some only once all is restored from a checkpoint before it."""
+        layout, committed = self.log[-1], CommittedClock(self.announced.term, self.announced.clock)
+        for host in self.hosts.values():
+            if self.rng.random() < 0.5:
+                due = self.steps + self.rng.randint(1, 500)
+                self.delayed.setdefault(due, []).append(partial(host.member.hear, layout, committed))
 
     def _check_term(self, layout: ServerLayout) -> None:
         if layout.term > self.log[-1].term and layout.restored < layout.term:
