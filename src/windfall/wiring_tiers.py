@@ -361,7 +361,7 @@ def _place(request: ExecRequest, given: str, body: Mapping[str, Any], folder: st
     head = f"{head_host}:{str(body[tier_rules.HEAD]).rpartition(':')[2]}"
     memory_bytes = int((request.memory_gib or 4.0) * (1 << 30) * _STORE_SHARE)
     store_bytes = min(max(memory_bytes, _STORE_BYTES_MIN), _STORE_BYTES_MAX)
-    limits = MachineLimits(request.kernel_speed, request.link_bytes_per_s or math.inf)
+    limits = MachineLimits(request.kernel_speed, request.link_bytes_per_s or math.inf, request.turn_s)
     leads, slots = bool(body[tier_rules.LEADS]), _slots(request)
     return TierNodePlace(given or head, leads, own_host, folder, store_bytes, slots, limits, given=bool(given))
 

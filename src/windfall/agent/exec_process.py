@@ -29,6 +29,7 @@ from windfall.wire.boot_data import (
     grace_of,
     kernel_speed_of,
     size_of,
+    turn_s_of,
 )
 from windfall.wire.environment import STORE_VARIABLES
 from windfall.wire.python_programs import program, program_environment, user_environment
@@ -99,6 +100,7 @@ def exec_request(machine: MachineContext, boot: BootData, start: StartExec) -> E
         uplink_bytes_per_s=rate_bytes_per_s(uplink, UPLINK) if uplink else None,
         link_bytes_per_s=rate_bytes_per_s(network, NETWORK) if network else None,
         kernel_speed=kernel_speed_of(machine.environ),
+        turn_s=turn_s_of(machine.environ),
         cpus=cpus,
         memory_gib=memory_gib,
         machine=machine.machine_id,

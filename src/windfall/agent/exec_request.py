@@ -44,6 +44,7 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
         nonce: random name of the session; identifies the holder in the run's log.
         link_bytes_per_s: what the machine's link carries each way; None for no limit.
         kernel_speed: share of the host's speed at which applications of a parameter server compute.
+        turn_s: how long a turn of the application computes at the host's full speed [s]; 0 where it is not known.
         cpus, memory_gib: of the machine's type, as its provider sells it [1, GiB]; 0 where it does not say.
     """
 
@@ -76,6 +77,7 @@ class ExecRequest(Struct, frozen=True, forbid_unknown_fields=True):
     supervisor_pid: int = 0
     link_bytes_per_s: float | None = None
     kernel_speed: float = 1.0
+    turn_s: float = 0.0
     cpus: float = 0.0
     memory_gib: float = 0.0
 

@@ -36,6 +36,8 @@ NETWORK = "WINDFALL_NETWORK"
 """What the machine's link carries, each way, where its provider limits it: a rate, as `UPLINK`; unset for no limit."""
 KERNEL_SPEED = "WINDFALL_KERNEL_SPEED"
 """Share of the host's speed at which applications of a parameter server compute; unset for 1."""
+TURN_S = "WINDFALL_TURN_S"
+"""How long a turn of a parameter server's application computes at the host's full speed [s]; unset where it is not known."""
 GRACE = "WINDFALL_GRACE"
 """How long the machine keeps running after SIGTERM [s], which is then final; unset where its provider does not say."""
 CPUS = "WINDFALL_CPUS"
@@ -52,6 +54,7 @@ RESERVED_VARIABLES = (
     UPLINK,
     NETWORK,
     KERNEL_SPEED,
+    TURN_S,
     CREDENTIAL,
     CONTROLLER,
     RUN_URL,
@@ -79,6 +82,15 @@ def kernel_speed_of(environ: Mapping[str, str]) -> float:
     except ValueError:
         return 1.0
     return speed if 0.0 < speed <= 1.0 else 1.0
+
+
+def turn_s_of(environ: Mapping[str, str]) -> float:
+    """Return how long a turn computes at the host's full speed [s]; 0 where the provider does not say."""
+    try:
+        turn_s = float(environ.get(TURN_S, ""))
+    except ValueError:
+        return 0.0
+    return turn_s if 0.0 <= turn_s < math.inf else 0.0
 
 
 def size_of(environ: Mapping[str, str]) -> tuple[float, float]:

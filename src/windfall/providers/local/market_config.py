@@ -69,6 +69,7 @@ class MachineType(_Strict):
         uplink: upload limit that is passed to its agent; None for no limit.
         network: what its link carries each way, of the messages of a parameter server; None for no limit.
         kernel_speed: share of the host's speed at which applications of a parameter server compute.
+        turn_s: how long a turn of the application computes at the host's full speed, measured before [s]; 0: as it is found to.
     """
 
     on_demand: Price
@@ -78,6 +79,7 @@ class MachineType(_Strict):
     uplink: Annotated[str, BeforeValidator(_rate)] | None = None
     network: Annotated[str, BeforeValidator(_rate)] | None = None
     kernel_speed: Annotated[float, Field(gt=0, le=1)] = 1.0
+    turn_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class SpotPrices(_Strict):

@@ -90,7 +90,8 @@ def quotas_of(config: MarketConfig, used: Callable[[str, str], int]) -> tuple[Qu
 
 
 MACHINES = "machines"
-UPLINK, NETWORK, KERNEL_SPEED = "WINDFALL_UPLINK", "WINDFALL_NETWORK", "WINDFALL_KERNEL_SPEED"
+UPLINK, NETWORK = "WINDFALL_UPLINK", "WINDFALL_NETWORK"
+KERNEL_SPEED, TURN_S = "WINDFALL_KERNEL_SPEED", "WINDFALL_TURN_S"
 START_AGAIN_S = 10.0
 """After how long an init that has not started its machine is started again [s]."""
 STARTS_MAX = 3
@@ -218,7 +219,8 @@ class MarketEngine:
         block = dict(boot.block)
         uplink = block.get("uplink", sold.uplink)
         kernel_speed = f"{sold.kernel_speed:g}" if sold.kernel_speed < 1.0 else None
-        limits = {UPLINK: uplink, NETWORK: sold.network, KERNEL_SPEED: kernel_speed}
+        turn_s = f"{sold.turn_s:g}" if sold.turn_s else None
+        limits = {UPLINK: uplink, NETWORK: sold.network, KERNEL_SPEED: kernel_speed, TURN_S: turn_s}
         env = {**boot.environment(), **{name: value for name, value in limits.items() if value is not None}}
         speed = block.get("speed", sold.speed)
         return {"argv": boot.argv, "env": env, "speed": speed, "isolation": self._config.isolation}
