@@ -20,6 +20,7 @@ from windfall.linux import processes
 from windfall.market import BootSecret, BootSpec, MachineEndCause, MachineLifecycle, Order
 from windfall.providers.local import machine_folder
 from windfall.terms import Seconds
+from windfall.wire import boot_data
 
 # A grandchild in a session of its own whose parent is gone, the environment as it was.
 DAEMON = "(setsid sleep 99 &) ; (setsid sh -c 'sleep 99' &)"
@@ -27,7 +28,7 @@ DAEMON = "(setsid sleep 99 &) ; (setsid sh -c 'sleep 99' &)"
 
 TYPES = {
     TYPE: {"on_demand": 9000},
-    "far": {"on_demand": 9000, "uplink": "5MB/s"},
+    "far": {"on_demand": 9000, "uplink": "5MB/s", "kernel_speed": 0.5, "turn_s": 0.004},
     "slow": {"on_demand": 9000, "speed": 0.25},
 }
 Markets = Callable[[str], Bench]
@@ -118,7 +119,7 @@ def test_a_machine_has_a_home_of_its_own(market: Bench, token: str) -> None:
 
 
 def test_a_machine_knows_its_name_and_where_its_notices_are(market: Bench, token: str) -> None:
-    """Name, provider, metadata service and uplink are in its environment, beside what the order gave; nothing of ours is."""
+    """Name, provider, metadata service and limits are in its environment, beside what the order gave; nothing of ours is."""
     os.environ["WINDFALL_TEST_SECRET"] = "of the shell that opened the market"
     try:
         machine_id = started(market, token, "env > env", kind="far", GIVEN="yes")
@@ -131,6 +132,7 @@ def test_a_machine_knows_its_name_and_where_its_notices_are(market: Bench, token
     assert env["WINDFALL_PROVIDER"] == "local"
     assert env["WINDFALL_METADATA_URL"] == market.life(machine_id)["metadata_url"]
     assert (env["WINDFALL_UPLINK"], env["GIVEN"]) == ("5MB/s", "yes")
+    assert (boot_data.kernel_speed_of(env), boot_data.turn_s_of(env)) == (0.5, 0.004)
     assert "WINDFALL_TEST_SECRET" not in env
 
 

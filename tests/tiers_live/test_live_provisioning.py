@@ -1,7 +1,7 @@
 """Training to a loss by a deadline on a parameter server on a local market: two machines go, in ten seeded runs, all real.
 
 What `windfall.apps.mlr` learns and takes is measured first, by one process: its losses clock by clock, to which spotDNN's loss
-is fitted, and its kernel's time.  Small and large machines compute at some 1 and 2 % of that speed (`kernel_speed`), and keep it
+is fitted, and its kernel's time.  Small and large machines compute at 0.8 and 1.6 % of that speed (`kernel_speed`), and keep it
 while that of this computer drifts (`turn_s`); they are so slow that its cores are not busy all the time.
 At a drawn moment two large machines go: in even runs their price rises above that on demand, with a notice, and no more of them
 are sold; in odd runs they are killed without one.
