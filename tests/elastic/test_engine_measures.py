@@ -24,6 +24,8 @@ from windfall.storage.object_stores import open_store
 from windfall.terms import Seconds
 
 WIDE = elastic_script.WIDE
+WAIT_S = 0.4
+"""What a loop does between two steps [s]: long beside what a step takes on a busy computer."""
 
 
 class BoardOf(TcpBoard):
@@ -68,7 +70,7 @@ def test_machines_post_what_they_measure(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_wrapped_script_posts_what_a_sample_takes(tmp_path: Path) -> None:
     """Its model is one layer; what its loop does between two steps is in the time of a step, and not in that of a sample."""
-    with fleet(tmp_path / "run", elastic_script.train_wrapped, 1, steps=8, wait_s=0.1) as machines:
+    with fleet(tmp_path / "run", elastic_script.train_wrapped, 1, steps=8, wait_s=WAIT_S) as machines:
         machines.start("a", "b")
         machines.begin(2, 1, ["a", "b"])
         machines.finish(["a", "b"], 8)
@@ -78,13 +80,13 @@ def test_a_wrapped_script_posts_what_a_sample_takes(tmp_path: Path) -> None:
     (layer,) = found.layers
     assert layer.parameters == 4 * 16 + 16 + 16 + 16 + 16 + 1
     assert found.state_numbers == layer.parameters  # momentum
-    assert 0.0 < layer.forward_s * 8 + layer.update_s < 0.1 <= found.step_s
+    assert 0.0 < layer.forward_s * 8 + layer.update_s < WAIT_S <= found.step_s
     measured = ShapeMeter(first_layout(0))
     measured.take([found])
     assert measured.found is not None
     profile = measured_profile(measured.found)
     assert profile is not None
-    assert 0.09 < profile.pipeline.beside_s < found.step_s
+    assert 0.9 * WAIT_S < profile.pipeline.beside_s < found.step_s
 
 
 @pytest.mark.real
