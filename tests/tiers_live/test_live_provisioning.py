@@ -2,7 +2,7 @@
 
 What `windfall.apps.mlr` learns and takes is measured first, by one process: its losses clock by clock, to which spotDNN's loss
 is fitted, and its kernel's time.  Small and large machines compute at 0.8 and 1.6 % of that speed (`kernel_speed`), and keep it
-while that of this computer drifts (`turn_s`); they are so slow that its cores are not busy all the time.
+while that of this computer drifts (`turn_s`).
 At a drawn moment two large machines go: in even runs their price rises above that on demand, with a notice, and no more of them
 are sold; in odd runs they are killed without one.
 """
