@@ -1,4 +1,4 @@
-"""What holds for all tests: descriptors as an ordinary user has them, and kernels compiled before the first test."""
+"""What holds for all tests: the descriptors of an ordinary user, an environment that stays, kernels compiled at first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -43,6 +45,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if kernels.compiles():
             _compile()
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """Undo a test's changes of the environment: a program's `main` that is called here may change it for its children."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
