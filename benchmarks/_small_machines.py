@@ -236,6 +236,9 @@ class SmallMachines:
                 process.wait(15.0)
             except subprocess.TimeoutExpired:
                 process.kill()
+        # A node of Ray whose machine was killed would stay, and load the host that others measure on.
+        for host in self._hosts.values():
+            kill_marked(MARK, host)
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
