@@ -169,7 +169,7 @@ def script_values_vs_ray_100_mb() -> Benchmark:
     """A large dense block: it is missed by far.
 
     Ray copies large values in several threads, here on a core that a training would use, and reads them without a copy; once
-    warm it takes about as long as two bare copies and an add in one thread.  A third of that is hardly enough for the add.
+    warm it comes near two bare copies and an add in one thread.  A third of what these take is hardly enough for the add.
     """
     return _vs_ray("pull and push 100 MB vs Ray's object store", LARGE_BYTES, LARGE_ROUNDS, 3.0)
 
