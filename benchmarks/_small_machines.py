@@ -236,7 +236,7 @@ class SmallMachines:
                 process.wait(15.0)
             except subprocess.TimeoutExpired:
                 process.kill()
-        # A node of Ray whose machine was killed would stay, and load the host that others measure on.
+        # A machine that is told to end while it ends its node of Ray leaves that behind, and it loads the host.
         for host in self._hosts.values():
             kill_marked(MARK, host)
         if not keep:

@@ -3,8 +3,8 @@
 A round is a pull and a push of a whole table, as the script sees them: a turn pulls and pushes some rounds, and the machine
 adds up each push.  Bare copies are two of the same bytes and an add, in one process.  Ray does the same work as ours: an actor
 has the table; a worker gets what it returns, and puts what the actor then gets and adds up, all through the object store.
-Both are warm: before the first pair, all of the object store's memory has been used once; while it is new to the system, Ray is
-much slower.
+Both are warm: before the first pair, all of the object store's memory has been used once: Ray comes back to memory only after
+some pairs.
 """
 
 from __future__ import annotations
