@@ -57,6 +57,18 @@ def test_a_loss_beyond_the_noise_is_told_though_nothing_explains_it() -> None:
     assert judged(none, none, a=lambda _: 1.0, b1=lambda _: 1.5, b2=lambda _: 1.501) == [("unexplained", True)]
 
 
+def test_parameters_that_come_out_close_by_chance_are_no_bug() -> None:
+    """Where the losses of two restored runs are far apart, so may be the parameters of any other run."""
+
+    def starts(late: float) -> Any:
+        return lambda step: {"param:m|w": {"d": f"{step if step <= SAVED + 1 else late}", "x": [late], "n": late}}
+
+    losses = {"b1": lambda _: 1.0, "b2": lambda _: 1.9}
+
+    assert judged(starts(1.0), starts(1.9), starts(1.8), **losses) == []
+    assert judged(starts(1.0), starts(1.9), starts(1.8)) == [("unexplained", True)]
+
+
 def test_random_numbers_in_which_the_restored_runs_differ_are_not_judged() -> None:
     """An unseeded generator says nothing of the checkpoint: a note, not a complaint."""
     found = judged(

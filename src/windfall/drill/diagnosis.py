@@ -10,7 +10,8 @@ save (B1, B2).  The rules:
 - Items that may differ by chance (data, random numbers, variables) count only if B1 and B2 agree.  If they do not, the
   script itself is not reproducible, and the drill reports a note.
 - Random generators count only if a visible result of training differs too: an unused generator does no harm.
-- A difference that only shows later is judged against the noise floor, the largest difference between B1 and B2.
+- A difference that only shows later is judged against the noise floor, the largest difference between B1 and B2 in the same
+  kind of result or in losses and parameters.
 """
 
 from __future__ import annotations

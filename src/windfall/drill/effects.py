@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -168,7 +169,7 @@ def first_rate(comparison: RankComparison) -> Shift | None:
 
 def first_effect(comparison: RankComparison) -> Effect | None:
     """Return the first batch, loss, report or parameter that differs from the continuation beyond the noise floor."""
-    floors = {channel: noise(comparison, channel) for channel in _ORDER}
+    floors = _floors(comparison)
     for number in sorted(comparison.b1.ends):
         a, b = _moment(comparison.a, comparison.saved_at + number), _moment(comparison.b1, number)
         for key in sorted(b, key=lambda key: _ORDER.index(_channel(key))):
@@ -182,6 +183,17 @@ def first_effect(comparison: RankComparison) -> Effect | None:
                     "nothing that was seen at the restore explains it",
                 )
     return None
+
+
+def _floors(comparison: RankComparison) -> dict[str, float]:
+    """Return the noise floor of each channel.
+
+    Losses move parameters and parameters losses, so none of these is less noisy than another: two runs may come out
+    close in one of them by chance.  Data differ wholly or not at all, and say nothing of the others.
+    """
+    floors = {channel: noise(comparison, channel) for channel in _ORDER}
+    training = max((floors[one] for one in _TRAINING if math.isfinite(floors[one])), default=0.0)
+    return {channel: own if channel == "data" else max(own, training) for channel, own in floors.items()}
 
 
 def noise(comparison: RankComparison, channel: str) -> float:
@@ -242,6 +254,7 @@ def _losses_agree(comparison: RankComparison, number: int) -> bool:
 
 
 _ORDER = ("data", "loss", "report", "file", "param", "buffer", "array")
+_TRAINING = ("loss", "param", "buffer")
 
 
 def _moment(trace: ScriptTrace, number: int) -> dict[str, Record]:
