@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.harness import Benchmark
-from windfall.apps.lda import TopicModel
+from windfall.apps.lda import TopicModel, draw_topics
 from windfall.apps.lda import generated as generated_documents
 from windfall.apps.mf import MatrixFactorization, Ratings, generated
 from windfall.runtimes.parameter_partition import ParameterPartition, PushAnswer, PushId, RowValues
@@ -32,6 +32,8 @@ CLOCKS = 4
 SHARED_PARTS = 8
 DOCUMENTS, TOKENS_EACH, WORDS, TOPICS, SWEEPS = 5000, 200, 5000, 50, 50
 RATED_SWEEPS = 3
+DRAWN_TOPICS = 1000
+"""Of the paper's experiments with documents."""
 ALPHA, BETA = 0.1, 0.01
 SEEDS = range(1, 6)
 
@@ -347,6 +349,19 @@ def lda_vs_dense() -> Benchmark:
     )
 
 
+def draw_s() -> float:
+    """Return how long our kernel takes on one core to draw the topic of a token out of 1,000 [s], the median of five sweeps."""
+    documents, chance = generated_documents(200, 20_000, 300), np.random.default_rng(1)
+    counts = np.zeros((20_001, DRAWN_TOPICS))
+    topics = np.zeros(len(documents.words), np.int64)
+    taken_s = []
+    for _ in range(6):
+        drawn, begin = chance.random(len(topics)), time.process_time()
+        draw_topics(counts, topics, documents.documents, documents.words, drawn, np.array([ALPHA, BETA, 20_000 * BETA]))
+        taken_s.append((time.process_time() - begin) / len(topics))
+    return statistics.median(taken_s[1:])
+
+
 def lda_loss_vs_dense() -> Benchmark:
     """What both come to after as many sweeps, by five seeds; ours may be no worse than the worst of the five."""
     documents = _documents()
@@ -368,3 +383,7 @@ def lda_loss_vs_dense() -> Benchmark:
         unit="nats/token",
         rounds=5,
     )
+
+
+if __name__ == "__main__":
+    print(f"drawing the topic of a token out of {DRAWN_TOPICS:,}: {1e6 * draw_s():.2f} us of a core")

@@ -53,6 +53,22 @@ def test_printed_sizes_stand_beside_ours_with_the_error() -> None:
     assert "the text 60, which is played" in blip.reason
 
 
+def test_topics_do_not_scale_as_drawn_and_the_rows_say_what_it_would_take() -> None:
+    """Sums made by hand, with links of 125 MB/s and one core of 2 us a token.
+
+    4 machines: (3/4 + 3/4) x 500 MB, 6 s, and 50 s of drawing.  64 machines: 63 workers of which 31 serve, with 400 + 6.35 MB
+    each: (30/31 + 62/31) x 406.35 + 800 / 31 MB, 9.85 s, and 200 / 63 s.
+    """
+    found = rows("figure-15")
+    few_s, many_s = 1.5 * 500 / 125 + 50.0, ((30 + 62) / 31 * (400 + 400 / 63) + 800 / 31) / 125 + 200 / 63
+
+    assert found["1 core, 64 machines"].ours == pytest.approx(100.0 * (16.0 * many_s / few_s - 1.0), rel=1e-6)
+    assert [row.verdict for row in found.values()] == [RowVerdict.DIFFERS] * 8
+    for machines in (8, 64):
+        enough = agileml.sampling(1, agileml.draw_s_near_ideal(machines))
+        assert agileml.longer_than_ideal_pct(enough, machines) == pytest.approx(agileml.STAGE_2_SLOWER_PCT)
+
+
 def test_each_stage_is_the_fastest_about_where_the_paper_uses_it() -> None:
     """Of 64 machines: stage 1 up to 18 + 46, stage 3 from 4 + 60 on; each is slower on the other side."""
     assert agileml.ratio_above_which(FIRST, Stage.SERVERS_ON_TRANSIENT) == pytest.approx(46 / 18)

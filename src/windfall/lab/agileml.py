@@ -1,4 +1,4 @@
-"""Proteus' tiers of reliability on 64 machines, predicted from machines and links: Figures 11 to 14 and 16.
+"""Proteus' tiers of reliability on 64 machines, predicted from machines and links: Figures 11 to 16.
 
 The model (`models.tier_costs`) has one free number, how long a machine computes for each byte that it moves.  The text prints
 one number that sets it: with servers on 4 machines for 60 others, stage 1 "slows the MF application by over 85%" (section 3.2).
@@ -8,14 +8,16 @@ with its error where the text prints a number, and judged by order where it has 
 Shapes, bytes and rates are the paper's: matrices of 480,189 and of 17,770 rows of 1,000 numbers of 4 bytes, machines linked at
 1 Gb/s.  A worker has the ratings of some users, so that it alone uses their rows; of the films it uses all.
 
-Figure 15 (LDA) is not here: its computing is that of another program.
+Figure 15 is of topics of documents (LDA), whose computing no number of the paper sets: it is that of our own kernel.  A worker
+has the tokens of some documents, so that it alone uses their topics; of the words' counts, rows of 1,000 numbers, it uses all.
 
 Source: A. Harlap et al., "Proteus: agile ML elasticity through tiered reliability in dynamic resource markets", EuroSys 2017,
-sections 3.2, 6.1, 6.2, 6.4 and 6.6.
+sections 3.2, 6.1, 6.2 and 6.4 to 6.6.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -39,6 +41,13 @@ LINK_BYTES_PER_S: Final = 1e9 / 8.0
 """1 Gb/s between each pair of machines (section 6.1), in and out at once."""
 NETFLIX: Final = ServedModel(own_bytes=480_189 * 1000 * 4.0, shared_bytes=17_770 * 1000 * 4.0)
 """Matrix factorisation of rank 1,000, in single precision (section 6.2; the exact sizes are those of the data set)."""
+NEW_YORK_TIMES: Final = ServedModel(own_bytes=100e6 * 4.0, shared_bytes=100e3 * 1000 * 4.0)
+"""Topics of 100 million tokens, and counts of 100 thousand words in 1,000 topics, in 4 bytes each (section 6.2)."""
+TOKENS: Final = 100e6
+CORES: Final = {FigureSeries.CORES_8: 8, FigureSeries.CORE_1: 1}
+"""How many cores of a machine draw topics: all of its 8 (section 6.1), or one."""
+DRAW_S: Final = 2e-6
+"""How long one core takes to draw the topic of a token out of 1,000, roughly (`python -m benchmarks.applications`) [s]."""
 MACHINES: Final = 64
 TRADITIONAL: Final = TierShape(MACHINES, 0)
 READINGS: Final = {"x1.85": 1.85, "x6.7": 1.0 / (1.0 - 0.85)}
@@ -217,6 +226,64 @@ def _figure_14(reading: TierReading) -> list[tuple[str, PublishedRow]]:
     return [("stage 3 over stage 2, 8 + 8", row)]
 
 
+def sampling(cores: int, draw_s: float = DRAW_S) -> ServedModel:
+    """Return the topics of Figure 15 with the computing of a kernel.
+
+    Args:
+        cores: that each machine draws on.
+        draw_s: how long one core takes for a token [s].
+    """
+    return replace(NEW_YORK_TIMES, compute_s=TOKENS * draw_s / cores)
+
+
+def longer_than_ideal_pct(model: ServedModel, machines: int) -> float:
+    """Return how much longer an iteration takes than it would if it went as the number of machines, from 4 on [%].
+
+    The shapes are the figure's: 4 machines in the traditional layout, 8 in stage 1 (4 + 4), more in stage 3 (1 and the others).
+    """
+    few, many = (iteration_s(model, _scaled(number), LINK_BYTES_PER_S) for number in (4, machines))
+    return 100.0 * (many * machines / (few * 4) - 1.0)
+
+
+def _scaled(machines: int) -> TierShape:
+    if machines <= 8:
+        return TierShape(4, machines - 4)
+    return staged(1, machines - 1, Stage.RELIABLE_ONLY_BACK_UP)
+
+
+def draw_s_near_ideal(machines: int) -> float:
+    """Return how long a machine must take for a token so that more machines are near ideal [s]; infinite if none is enough.
+
+    Time for moving X and for drawing d on w machines of n: X_n + N d / w <= a (X_4 + N d / 4), where N tokens are drawn
+    and a = 1.18 x 4 / n.
+    """
+    few_s, many_s = (iteration_s(NEW_YORK_TIMES, _scaled(number), LINK_BYTES_PER_S) for number in (4, machines))
+    allowed = (1.0 + STAGE_2_SLOWER_PCT / 100.0) * 4 / machines
+    gain = allowed / 4 - 1.0 / _scaled(machines).workers
+    return (many_s - allowed * few_s) / (TOKENS * gain) if gain > 0.0 else math.inf
+
+
+def _figure_15(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
+    del options, progress
+    source, found = "Proteus, Figure 15", []
+    for series, cores in CORES.items():
+        model = sampling(cores)
+        for machines in (8, 16, 32, 64):
+            longer_pct, least_s = longer_than_ideal_pct(model, machines), draw_s_near_ideal(machines)
+            moving_s = iteration_s(NEW_YORK_TIMES, _scaled(machines), LINK_BYTES_PER_S)
+            computing_s = model.compute_s / _scaled(machines).workers
+            reason = (
+                f"moving rows of counts takes {moving_s:.1f} s, computing {computing_s:.1f} s; it would be near ideal if a "
+                f"machine took {1e6 * least_s:.2g} us for a token, where ours takes {1e6 * DRAW_S / cores:.2g}"
+            )
+            row = _judged(
+                source, f"{series}, {machines} machines", f"longer than ideal; it scales effectively: {_LITTLE}", longer_pct,
+                holds=longer_pct < STAGE_2_SLOWER_PCT, reason=reason,
+            )  # fmt: skip
+            found.append(row.placed(PaperFigure.PROTEUS_15, series, f"{machines}"))
+    return tuple(found)
+
+
 def _figure_16(reading: TierReading) -> list[tuple[str, PublishedRow]]:
     source = "Proteus, Figure 16"
     few_s = reading.time_s(TierShape(4, 0))
@@ -265,6 +332,7 @@ PARTS: Final = {
     "figure-12": _part(PaperFigure.PROTEUS_12, _figure_12),
     "figure-13": _part(PaperFigure.PROTEUS_13, _figure_13),
     "figure-14": _part(PaperFigure.PROTEUS_14, _figure_14),
+    "figure-15": PaperPart(_figure_15),
     "figure-16": _part(PaperFigure.PROTEUS_16, _figure_16),
     "stages": PaperPart(_stages),
 }

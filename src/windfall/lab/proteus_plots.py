@@ -83,17 +83,26 @@ def core_hours(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]
     axes.set_xlabel("the paper: 32 % free")
 
 
-def tiers(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str]) -> None:
-    """Draw Figures 11 to 14 and 16: for each shape a bar by each reading, and a line where the text prints a number."""
+def tiers(axes: Axes, rows: Sequence[PublishedRow], colours: dict[str, str], named: str = "read as {}") -> None:
+    """Draw Figures 11 to 16: for each shape a bar of each of two series, and a line where the text prints a number.
+
+    Args:
+        axes: to draw on.
+        rows: of one figure.
+        colours: of the bars and of what is written.
+        named: how the legend names a series.
+    """
     names = list(dict.fromkeys(str(row.x) for row in rows))
     printed_is_named = False
-    for shift, series, colour in ((-0.2, FigureSeries.TIMES_1_85, "ours"), (0.2, FigureSeries.TIMES_6_7, "other")):
-        for row in (row for row in rows if row.series is series):
+    both = dict.fromkeys(str(row.series) for row in rows)
+    for shift, series, colour in zip((-0.2, 0.2), both, ("ours", "other"), strict=True):
+        for row in (row for row in rows if row.series == series):
             x, high = names.index(str(row.x)) + shift, row.ours or 0.0
             axes.bar(
-                x, high, 0.36, color=colours[colour], label=f"read as {series}" if str(row.x) == names[0] else None
+                x, high, 0.36, color=colours[colour], label=named.format(series) if str(row.x) == names[0] else None
             )
-            axes.annotate(f"{high:.3g}", (x, high), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8,
+            written = f"{high:.3g}" if high < 1000.0 else f"{high:,.0f}"
+            axes.annotate(written, (x, high), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8,
                           color=colours["ink"])  # fmt: skip
             if row.published is not None:
                 label = "_" if printed_is_named else "printed"

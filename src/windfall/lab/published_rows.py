@@ -50,6 +50,7 @@ class PaperFigure(enum.StrEnum):
     PROTEUS_12 = "proteus-figure-12"
     PROTEUS_13 = "proteus-figure-13"
     PROTEUS_14 = "proteus-figure-14"
+    PROTEUS_15 = "proteus-figure-15"
     PROTEUS_16 = "proteus-figure-16"
     DEADLINES_HOURS = "deadlines-table-3"
     DEADLINES_COST = "deadlines-cost"
@@ -82,6 +83,8 @@ class FigureSeries(enum.StrEnum):
     CENSORED = "lifetimes, censored"
     TIMES_1_85 = "x1.85"
     TIMES_6_7 = "x6.7"
+    CORES_8 = "8 cores"
+    CORE_1 = "1 core"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def replicate(
 
     Papers: `thesis` (adaptive checkpointing: Tables 6.1 to 6.3, Figures 6.1 to 6.3, its rule, its slips), `scispot`
     (lifetimes, checkpoint program, reuse policy, evaluation), `proteus` (purchase at moving prices: Figures 1, 8 to 10;
-    servers in tiers: 11 to 14, 16),
+    servers in tiers: 11 to 16),
     `spotdnn` (time and loss on mixed machines, and which to buy: Tables I, V, VI, Figures 2, 3, 5 to 9),
     `deadlines` (Can't Be Late: Uniform Progress, greedy and Windfall's own policy on traces of spot availability),
     `parcae` (shapes that change while training: costs of migrations, forecasts, policies of its simulator, cost table).
