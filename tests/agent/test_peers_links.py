@@ -104,6 +104,18 @@ def test_a_member_that_comes_back_before_the_others_is_taken_again(leader: Leade
     connection.close()
 
 
+def test_a_member_may_come_back_before_its_end_is_seen(leader: Leader) -> None:
+    """Its first link ends after it has joined again: the second one is kept."""
+    first = leader.join()
+    second = leader.join()
+    threading.Timer(0.3, first.close).start()
+    second.settimeout(5.0)
+    assert second.recv(1), "the leader sends on the link that it keeps"
+    leader.coordinator.wait_for_members(5.0)
+    assert not leader.coordinator.lost
+    second.close()
+
+
 def test_nobody_waits_for_ever_for_a_generation(leader: Leader) -> None:
     """A leader whose member does not come, and a member whose leader does not, end with 75 and name who is missing."""
     with pytest.raises(GenerationIncomplete, match=r"machine 1 \(127.0.0.1:9\) did not join within 0.1 s") as missing:

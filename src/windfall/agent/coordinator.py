@@ -64,6 +64,8 @@ from windfall.wire.peer_messages import (
 
 JOIN_S = 60.0
 """How long a generation's machines wait for one another [s]."""
+_REJOIN_S = 2.0
+"""How long a machine that joins waits for the end of a link with its number [s]."""
 _FAREWELL_S = 3.0
 """How long the leader waits for a member to hang up after the order to exit [s]."""
 POLL_S = 0.1
@@ -166,7 +168,8 @@ class Coordinator:
             lambda reason: self._on_lost(node, reason),
         )
         with self._joined:
-            if node in self._links:
+            # A machine that hung up and came back may be here before the leader has seen the end of its first link.
+            if not self._joined.wait_for(lambda: node not in self._links, _REJOIN_S):
                 connection.close()  # a machine of this number has already joined
                 return
             self._links[node] = link
@@ -183,6 +186,7 @@ class Coordinator:
         with self._joined:
             if not self._complete:
                 self._links.pop(node, None)  # its `exec` may restart before the others have joined
+                self._joined.notify_all()
                 return
         self._lost.set()
         address = self._identity.addresses[node]
