@@ -538,7 +538,8 @@ def explain(
     for line in core_replay.explain(rows, number):
         print(line)
     if shaped:
-        shape_verbs.print_layouts(run_reference.url_of(run, state))
+        with contextlib.suppress(Misuse):  # its run was deleted, which has been said
+            shape_verbs.print_layouts(run_reference.url_of(run, state))
 
 
 def _explained(run: str, state: Path | None, *, machines: bool) -> Sequence[Row]:
