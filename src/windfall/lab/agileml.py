@@ -17,7 +17,6 @@ sections 3.2, 6.1, 6.2 and 6.4 to 6.6.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -41,9 +40,9 @@ LINK_BYTES_PER_S: Final = 1e9 / 8.0
 """1 Gb/s between each pair of machines (section 6.1), in and out at once."""
 NETFLIX: Final = ServedModel(own_bytes=480_189 * 1000 * 4.0, shared_bytes=17_770 * 1000 * 4.0)
 """Matrix factorisation of rank 1,000, in single precision (section 6.2; the exact sizes are those of the data set)."""
-NEW_YORK_TIMES: Final = ServedModel(own_bytes=100e6 * 4.0, shared_bytes=100e3 * 1000 * 4.0)
-"""Topics of 100 million tokens, and counts of 100 thousand words in 1,000 topics, in 4 bytes each (section 6.2)."""
 TOKENS: Final = 100e6
+NEW_YORK_TIMES: Final = ServedModel(own_bytes=TOKENS * 4.0, shared_bytes=100e3 * 1000 * 4.0)
+"""Topics of 100 million tokens, and counts of 100 thousand words in 1,000 topics, in 4 bytes each (section 6.2)."""
 CORES: Final = {FigureSeries.CORES_8: 8, FigureSeries.CORE_1: 1}
 """How many cores of a machine draw topics: all of its 8 (section 6.1), or one."""
 DRAW_S: Final = 2e-6
@@ -252,7 +251,7 @@ def _scaled(machines: int) -> TierShape:
 
 
 def draw_s_near_ideal(machines: int) -> float:
-    """Return how long a machine must take for a token so that more machines are near ideal [s]; infinite if none is enough.
+    """Return how long a machine must take for a token so that more machines are near ideal [s].
 
     Time for moving X and for drawing d on w machines of n: X_n + N d / w <= a (X_4 + N d / 4), where N tokens are drawn
     and a = 1.18 x 4 / n.
@@ -260,7 +259,7 @@ def draw_s_near_ideal(machines: int) -> float:
     few_s, many_s = (iteration_s(NEW_YORK_TIMES, _scaled(number), LINK_BYTES_PER_S) for number in (4, machines))
     allowed = (1.0 + STAGE_2_SLOWER_PCT / 100.0) * 4 / machines
     gain = allowed / 4 - 1.0 / _scaled(machines).workers
-    return (many_s - allowed * few_s) / (TOKENS * gain) if gain > 0.0 else math.inf
+    return (many_s - allowed * few_s) / (TOKENS * gain)
 
 
 def _figure_15(options: Options, progress: Progress) -> tuple[PublishedRow, ...]:
