@@ -73,7 +73,7 @@ def _of_status(record: TierRecord, status: TierStatus) -> list[tuple[str, str]]:
 def _redone(status: TierStatus) -> str:
     backs = count_text(status.rollbacks, "roll-back", "roll-backs")
     restores = count_text(status.restores, "return to a checkpoint", "returns to a checkpoint")
-    gone = f"{count_text(status.lost, 'machine', 'machines')} lost, {status.left} left with notice"
+    gone = f"{count_text(status.lost, 'machine', 'machines')} lost without notice, {status.left} left with notice"
     return f"{count_text(status.clocks_redone, 'clock', 'clocks')}, by {backs} and {restores}; {gone}"
 
 
