@@ -362,7 +362,7 @@ class TierStorm:
     def _watch_push(self, host: Host, server: Host, push: PushId) -> None:
         """Lose a machine in its push, if one is to be lost; the server that has the end says so late."""
         parts = sum((part, push) in self.truth.kept for part in range(self.parts))
-        if self.lose_in_a_push and parts < self.parts and host in self._only_computing():
+        if self.lose_in_a_push and 0 < parts < self.parts and host in self._only_computing():
             self.lose_in_a_push = False
             self._lose(host)
             server.silent_until = self.steps + self.rng.randint(1, 1000)
