@@ -19,6 +19,7 @@ from windfall.wire.metadata_server import serve
 from windfall.wire.run_layout import inbox_key
 
 LEASE_S = 2.0
+NO_PERIODIC_SAVES = (*QUICK[:2], *QUICK[4:], "--policy", "never")
 ELSEWHERE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Another PID namespace: who is alive there cannot be told from here, as on another computer."""
 
@@ -76,8 +77,7 @@ def test_a_script_that_never_calls_windfall_keeps_its_fate(command: str, code: i
 def test_a_run_that_a_live_machine_holds_is_left_alone(tmp_path: Path) -> None:
     """Exit code 75, nothing started; with --wait the run is taken over as soon as `windfall stop` has ended the holder."""
     run = Run(tmp_path, 5000)
-    stop_save_only = [word.replace("every 10 steps", "every 5000 steps") for word in QUICK]
-    with run.machine(options=stop_save_only, STEP_S=0.01) as holder:
+    with run.machine(options=NO_PERIODIC_SAVES, STEP_S=0.01) as holder:
         holder.until_step(5)
         with run.machine() as contender:
             assert contender.code() == 75, contender.printed
@@ -189,7 +189,7 @@ def test_two_interrupts_do_not_wait(tmp_path: Path) -> None:
 def test_sigterm_is_a_notice(tmp_path: Path) -> None:
     """Slurm's and Kubernetes' warning: an emergency save, exit code 75, not one step redone."""
     run = Run(tmp_path, 100)
-    with run.machine(options=(*QUICK[:2], *QUICK[4:], "--policy", "never"), HOLD="step:15") as machine:
+    with run.machine(options=NO_PERIODIC_SAVES, HOLD="step:15") as machine:
         machine.until_held()
         os.kill(machine.supervisor, signal.SIGTERM)
         machine.until("this machine will be preempted in")
@@ -208,7 +208,7 @@ def test_sigterm_is_a_notice(tmp_path: Path) -> None:
 def test_a_signal_that_comes_while_no_agent_lives_is_not_lost(tmp_path: Path) -> None:
     """The supervisor keeps what it was told for the agent that is started next."""
     run = Run(tmp_path, 400)
-    with run.machine(STEP_S=0.01) as machine:
+    with run.machine(options=NO_PERIODIC_SAVES, STEP_S=0.01) as machine:
         machine.until_step(5)
         os.kill(machine.supervisor, signal.SIGSTOP)
         assert machine.kill(machine.agent())
