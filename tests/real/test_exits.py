@@ -100,13 +100,14 @@ def test_a_run_that_a_live_machine_holds_is_left_alone(tmp_path: Path) -> None:
 def test_a_stop_in_the_middle_of_a_save_uses_that_save(tmp_path: Path) -> None:
     """No second save is requested: it would delay the end for as long as it takes to redo the steps since the first."""
     run = Run(tmp_path, 5000)
-    with run.machine(STEP_S=0.01, HOLD="save:20") as holder:
+    with run.machine(STEP_S=0.01, HOLD="save") as holder:
         holder.until_held()
+        step = holder.step()
         os.kill(holder.supervisor, signal.SIGINT)
         wait_for(lambda: _stop_is_known(run), "the stop is known")
         holder.let_go()
         assert holder.code() == 6, holder.printed
-    assert (run.state().losses[0].cause, run.committed_step()) == (Cause.STOPPED, 20)
+    assert (run.state().losses[0].cause, run.committed_step()) == (Cause.STOPPED, step)
     run.check()
 
 
