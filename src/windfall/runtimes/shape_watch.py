@@ -218,6 +218,8 @@ class ShapeWatch:
     def _run(self) -> None:
         store: Any = None
         while True:
+            # What was said before it was closed is written before it ends.
+            last = self._closed
             try:
                 if store is None:
                     store, self._written = connected(self.place.store), None
@@ -226,10 +228,11 @@ class ShapeWatch:
             except (OSError, RuntimeError):
                 # The leading machine is lost, or busy: the file will say where the next one is.
                 store = None
+            if last:
+                return
             with self._changed:
-                if self._closed:
-                    return
-                self._changed.wait(LOOK_EVERY_S)
+                if not self._closed:
+                    self._changed.wait(LOOK_EVERY_S)
             self._look_at_file()
 
     def _look_at_file(self) -> None:
