@@ -1,7 +1,8 @@
-"""What holds for all tests: the descriptors of an ordinary user, an environment that stays, kernels compiled at first."""
+"""What holds for all tests: an ordinary user's descriptors, an environment and a process that stay, kernels compiled first."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import resource
@@ -16,6 +17,9 @@ from hypothesis import settings
 
 _COMPILED = {"simulation", "papers", "simulated"}
 """Folders of tests that play trials."""
+_HANDLED = (signal.SIGTERM, signal.SIGINT)
+_LIBC = ctypes.CDLL(None)
+_PR_GET_CHILD_SUBREAPER = 37
 
 
 def pytest_configure() -> None:
@@ -52,6 +56,21 @@ def _environment_stays() -> Iterator[None]:
     """Undo a test's changes of the environment: a program's `main` that is called here may change it for its children."""
     with mock.patch.dict(os.environ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _process_stays() -> Iterator[None]:
+    """Fail a test after which this process adopts orphans, or has other handlers of signals: later tests would suffer."""
+    before = _adopts_orphans(), [signal.getsignal(number) for number in _HANDLED]
+    yield
+    after = _adopts_orphans(), [signal.getsignal(number) for number in _HANDLED]
+    assert after == before, "run what changes its process in a process of its own"
+
+
+def _adopts_orphans() -> bool:
+    found = ctypes.c_int()
+    _LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+    return bool(found.value)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

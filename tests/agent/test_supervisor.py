@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import alive
 from windfall.linux import processes
 
 FAKE_AGENT = """
@@ -149,7 +150,7 @@ def test_killing_the_supervisor_kills_every_descendant_in_any_session(rig: Calla
     assert "sleep" in names
     this.process.kill()
     this.process.wait()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    wait_for(lambda: not any(map(alive, below)))
 
 
 def test_the_end_of_the_script_ends_what_it_left_behind(rig: Callable[[str], Rig]) -> None:
@@ -188,7 +189,7 @@ def test_killing_the_guard_ends_the_script_and_is_told(rig: Callable[[str], Rig]
     os.kill(guard, signal.SIGKILL)
     this.process.communicate(timeout=20)
     assert this.process.returncode == 128 + signal.SIGKILL
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below - {guard}))
+    wait_for(lambda: not any(map(alive, below - {guard})))
 
 
 def test_a_message_never_joins_a_line_that_the_script_has_not_ended(rig: Callable[[str], Rig]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bags.machines import BagRig, bag_rig, below
+from tests.support.processes import alive
 from windfall.bags import ItemEnd
 
 TOGETHER_S = 2.0
@@ -49,18 +50,14 @@ pytestmark = [
 ]
 
 
-def alive(mark: Path, *names: str) -> list[int]:
+def running(mark: Path, *names: str) -> list[int]:
     """The processes of a folder's items, by the environment that they have inherited."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-            if (
-                state in "ZX"
-                or f"WINDFALL_ITEM_FOLDER={mark}".encode() not in Path(f"/proc/{name}/environ").read_bytes()
-            ):
+            if f"WINDFALL_ITEM_FOLDER={mark}".encode() not in Path(f"/proc/{name}/environ").read_bytes():
                 continue
-            if not names or Path(f"/proc/{name}/comm").read_text().strip() in names:
+            if alive(int(name)) and (not names or Path(f"/proc/{name}/comm").read_text().strip() in names):
                 found.append(int(name))
     return found
 
@@ -68,7 +65,7 @@ def alive(mark: Path, *names: str) -> list[int]:
 def gone_within(folder: Path, limit_s: float) -> float:
     """Wait until no process of the item is left; return how long that took [s]."""
     started = time.monotonic()
-    while left := alive(folder):
+    while left := running(folder):
         assert time.monotonic() < started + limit_s, f"still there after {limit_s:g} s: {left}"
         time.sleep(0.01)
     return time.monotonic() - started
@@ -77,13 +74,13 @@ def gone_within(folder: Path, limit_s: float) -> float:
 def kill_a_rank(rig: BagRig, folder: Path) -> None:
     """One rank dies, as if the kernel had no memory left."""
     del rig
-    os.kill(alive(folder, "lmp")[0], signal.SIGKILL)
+    os.kill(running(folder, "lmp")[0], signal.SIGKILL)
 
 
 def kill_the_launcher(rig: BagRig, folder: Path) -> None:
     """The process that started the ranks dies, and cannot end them."""
     del rig
-    os.kill(alive(folder, "mpirun", "orterun")[0], signal.SIGKILL)
+    os.kill(running(folder, "mpirun", "orterun")[0], signal.SIGKILL)
 
 
 def lose_the_machine(rig: BagRig, folder: Path) -> None:
@@ -103,13 +100,13 @@ def test_all_ranks_of_an_item_end_together(tmp_path: Path, happens: Callable[[Ba
         rig.environment = SETTINGS
         machine = rig.machine()
         first = machine.folder / "state" / "items" / "0-1"
-        rig.until(lambda: len(alive(first, "lmp")) == RANKS, "the ranks run")
+        rig.until(lambda: len(running(first, "lmp")) == RANKS, "the ranks run")
         happens(rig, first)
         took_s = gone_within(first, TOGETHER_S)
         if happens is lose_the_machine:
             rig.machine()
         again = rig.machines[-1].folder / "state" / "items" / "0-2"
-        rig.until(lambda: len(alive(again, "lmp")) == RANKS, "the item is tried again")
+        rig.until(lambda: len(running(again, "lmp")) == RANKS, "the item is tried again")
         ends = [outcome.end for outcome in rig.outcomes()]
         rig.lose(rig.machines[-1])
         gone_within(again, TOGETHER_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pytest
 from tests.control.conftest import until
 from tests.control.house import a_job
 from tests.control.test_running import NoPauses
+from tests.support.processes import alive
 from windfall.control import notifier as notifier_module
 from windfall.control.notifier import Notification, Notifier
 from windfall.fleet import Event
@@ -156,15 +156,7 @@ def test_a_command_that_takes_too_long_ends_with_everything_it_started(
     until(lambda: bool(logged))
     assert logged == ["gpt-1: the notification of done by command failed: timed out after 0.3 s"]
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: _ended(pid))
-
-
-def _ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return f"{Path(f'/proc/{pid}/stat').read_text().split()[2]}" == "Z"
+    until(lambda: not alive(pid))
 
 
 def test_what_a_command_leaves_running_blocks_no_other_notification(notifier: Notifier, hook: Hook) -> None:

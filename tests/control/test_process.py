@@ -18,6 +18,7 @@ import pytest
 
 from tests.control.conftest import TOKENS, Api, log_of, until
 from tests.control.fake import job
+from tests.support.processes import alive
 from windfall.cli.client import Client, connect
 from windfall.cli.controller_process import local_user
 from windfall.errors import ControllerError, ControllerUnreachable, Infeasible, Misuse
@@ -56,7 +57,7 @@ def kill(pid: int) -> None:
 def ended(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    return not Path(f"/proc/{pid}").exists()
+    return not alive(pid)
 
 
 def process_of(client: Client) -> int:

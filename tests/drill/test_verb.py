@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.drill.conftest import Drill, script
+from tests.support.processes import alive
 from tests.support.shop import shop
 from windfall.cli.main import main
 from windfall.drill.drill_report import folded
@@ -243,7 +244,7 @@ def test_a_drill_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: 
 
     assert drilling.wait(timeout=30) == 128 + number
     assert list((tmp_path / "state" / "drills").iterdir()) == []
-    assert not Path(f"/proc/{pid}").exists()
+    assert not alive(pid)
 
 
 def test_lines_are_set_in_at_any_width() -> None:

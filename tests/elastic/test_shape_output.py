@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import alive
 from tests.support.simulated_store import MemoryStore
 from windfall.errors import StoreUnreachable
 from windfall.linux.clock import SystemClock
@@ -116,5 +117,4 @@ def test_a_process_that_the_script_leaves_behind_does_not_hold_its_end(tmp_path:
     until(lambda: script.code() is not None)
     script.end()
 
-    child = Path(f"/proc/{int(said[0])}/stat")
-    until(lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z")
+    until(lambda: not alive(int(said[0])))

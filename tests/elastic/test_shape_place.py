@@ -1,4 +1,4 @@
-"""What a machine of an elastic training does before it is admitted and when it ends: its place, its garbage, its last report."""
+"""What a machine of an elastic training does before it is admitted, and when it ends."""
 
 from __future__ import annotations
 

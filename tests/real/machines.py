@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.real import training_plain
+from tests.support.processes import alive
 from windfall.core.replay import replay
 from windfall.events import Row
 from windfall.linux import processes
@@ -205,14 +206,6 @@ def descendants(of_pid: int) -> set[int]:
         found |= set(children)
         frontier += children
     return found
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (one that only waits to be reaped does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
 
 
 def marked(name: str, value: str) -> set[int]:

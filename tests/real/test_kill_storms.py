@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.machines import QUICK, Machine, Run, alive, die_once, had_heir, wait_for
+from tests.real.machines import QUICK, Machine, Run, die_once, had_heir, wait_for
+from tests.support.processes import alive
 from windfall.events import AgentResumed
 from windfall.terms import Outcome, RecordKind
 

@@ -21,6 +21,7 @@ from tests.slurm.cluster import SlurmCluster
 from tests.slurm.conftest import StartSlurm
 from tests.slurm.samplers import machines, remains
 from tests.slurm.trainings import ROOT, bill, losses, training
+from tests.support.processes import alive
 from windfall.providers.slurm.machine_names import machine_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
@@ -95,7 +96,7 @@ def lose_node(cluster: SlurmCluster) -> str:
     cluster.kill(node)
     cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
     cluster.until(lambda: cluster.state(job) == "NODE_FAIL", "Slurm gives the node up")
-    assert Path(f"/proc/{pid}").exists()
+    assert alive(pid)
     return machine_name(job)
 
 

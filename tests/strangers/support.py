@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.real.machines import alive, descendants
+from tests.real.machines import descendants
 from tests.strangers import losing
+from tests.support.processes import alive
 from windfall.linux import processes
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.servers import s3_server
-from tests.real.machines import alive, descendants
+from tests.real.machines import descendants
 from tests.strangers.proxy import Proxy, Rule, proxy
 from tests.strangers.support import seeds, wait_until
 from tests.support.live import WINDFALL, plain_environment
+from tests.support.processes import alive
 
 STEPS, EVERY = 120, 20
 SCRIPT = f"""

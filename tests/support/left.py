@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.processes import alive
+
 
 def processes_of(folder: Path) -> dict[int, str]:
     """Return the processes of a folder, with their command lines; this one is none of them."""
@@ -18,8 +20,7 @@ def processes_of(folder: Path) -> dict[int, str]:
             continue
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes()
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and (mark in line or mark in (entry / "environ").read_bytes()):
+            if alive(int(entry.name)) and (mark in line or mark in (entry / "environ").read_bytes()):
                 found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
     return found
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.processes import alive
 from tests.tiers.least_squares import Noted
 from windfall.errors import StoreUnreachable
 from windfall.policies.layout.tiers import StageRatios
@@ -82,7 +83,7 @@ class Training:
         """Kill the coordinator's process, and wait for its end."""
         pid = ray.get(self.coordinator.pid.remote())
         os.kill(pid, signal.SIGKILL)
-        while Path(f"/proc/{pid}").exists():
+        while alive(pid):
             time.sleep(0.01)
         # Ray does not give a dead actor's name to another one while this process has a handle of it.
         self.coordinator = self.deciding = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,14 +39,18 @@ class Machine:
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.chdir(folder)
 
-    def start(self, *words: str, **settings: Any) -> int:
-        """Return the exit code."""
+    def request(self, **settings: Any) -> str:
+        """Write what the node agent asks for, and return where."""
         request = ExecRequest(
             f"file://{self.folder}/run", (), str(self.folder), RunOptions(), str(self.folder), settings=settings
         )
-        path = self.folder / "request.json"
-        exec_request.save(request, str(path))
-        self._monkeypatch.setattr(sys, "argv", ["tier_process", str(path), *words])
+        path = str(self.folder / "request.json")
+        exec_request.save(request, path)
+        return path
+
+    def start(self, *words: str, **settings: Any) -> int:
+        """Return the exit code."""
+        self._monkeypatch.setattr(sys, "argv", ["tier_process", self.request(**settings), *words])
         return tier_process.main()
 
 
@@ -161,17 +167,22 @@ def test_an_import_that_fails_is_a_failure_of_the_program(
     ],
 )
 def test_a_crash_outside_the_actor_is_a_failure_of_the_program_too(
-    ends: str, code: int, says: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ends: str, code: int, says: list[str], machine: Machine
 ) -> None:
     """The first machine evaluates in a process of its own; only Ray's processes abort, when their node is lost."""
     loaded = f"import pathlib, sys; pathlib.Path(sys.argv[1], {tier_process.LOADED!r}).touch()"
     keeps = f"from windfall.linux.crashes import keep_crash; keep_crash(f'{{sys.argv[1]}}/{tier_process.CRASH}')"
-    monkeypatch.setattr(
-        tier_process, "program", lambda *words: [sys.executable, "-c", f"{loaded}; {keeps}; {ends}", words[-1]]
+    text = (
+        "import sys; from windfall.cli import tier_process\n"
+        f"program = {f'{loaded}; {keeps}; {ends}'!r}\n"
+        "tier_process.program = lambda *words: [sys.executable, '-c', program, words[-1]]\n"
+        "sys.exit(tier_process.main())"
     )
-    monkeypatch.setenv(PEERS_TOKEN, SECRET)
+    # It ends all that is below its process, and takes over what others leave: not the process of the tests.
+    command = [sys.executable, "-c", text, machine.request(clocks=5)]
+    done = subprocess.run(command, env={**os.environ, PEERS_TOKEN: SECRET}, timeout=60, check=False)
 
-    assert machine.start(clocks=5) == code
+    assert done.returncode == code
     log = TierLog(open_store(f"file://{machine.folder}/run"))
     told = [log.failure(number + 1) for number in range(log.failures())]
     assert [one.message.partition(' "')[0] for one in told if one] == says
