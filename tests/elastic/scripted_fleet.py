@@ -9,15 +9,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch.distributed as dist
 
 from tests.elastic import elastic_script
 from windfall.runtimes.shape_store import newest_checkpoint
+from windfall.runtimes.shape_tcp import opened_store
 from windfall.shape_layout import STORE, ShapeLayout, ShapeReport, StagePlace, StateMove
 from windfall.storage.object_stores import open_store
 
@@ -42,9 +41,7 @@ class ScriptedFleet:
 
     def __init__(self, folder: Path, script: Callable[[Mapping[str, Any]], None], layers: int, **options: Any) -> None:
         self.folder, self._options, self._script, self._layers = folder, options, script, layers
-        self.store = dist.TCPStore(
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WITHIN_S)
-        )
+        self.store = opened_store("127.0.0.1", 0, WITHIN_S)
         self._processes: dict[str, Any] = {}
         self._context = forked()
         self.layout: ShapeLayout | None = None

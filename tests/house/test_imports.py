@@ -125,7 +125,6 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             "runtimes.shape_stage",
             "runtimes.shape_states",
             "runtimes.shape_times",
-            "runtimes.shape_watch",
             "runtimes.shape_wrap",
         ),
         (WORDS | {"wire", "runtimes"}, frozenset({"numpy", "torch"})),
@@ -135,7 +134,9 @@ RULES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numpy", "torch"}),
     ),
     "runtimes.shape_terms": (WORDS | {"wire", "runtimes", "policies.shapes.spill_rule"}, NONE),
-    "runtimes.shape_node": (WORDS | {"runtimes"}, frozenset({"torch"})),
+    "runtimes.shape_tcp": (NONE, frozenset({"torch"})),
+    "runtimes.shape_watch": (WORDS | {"runtimes"}, NONE),
+    "runtimes.shape_node": (WORDS | {"runtimes"}, NONE),
     "runtimes.shape_coordinator_loop": (
         WORDS | {"runtimes", "core.shape_coordinator", "core.shape_meter", "core.shape_planner", "core.shape_summary"},
         NONE,

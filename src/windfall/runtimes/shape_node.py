@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import IO, Any
 
 import msgspec
 
 from windfall.errors import Misuse, WindfallError
+from windfall.runtimes.shape_tcp import opened_store
 from windfall.shape_layout import ShapeLayout, ShapeReport
 from windfall.shape_measurements import MEASURED, MachineMeasurement
 
 NAMES_EVERY = 10
 """Turns of the coordinator from one look for machines that it does not know to the next."""
+BOARD_WITHIN_S = 10.0
+"""How long the TCP store may take to answer the coordinator [s]."""
 LINE_BYTES_MAX = 1 << 16
 """What is kept of a line of stderr [bytes]."""
 END_WITHIN_S = 5.0
@@ -46,20 +47,12 @@ class TcpBoard:
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            # torch takes seconds to import, and only a machine that leads needs it here.
-            from torch.distributed import TCPStore  # noqa: PLC0415
+            self._store = opened_store(host, port, BOARD_WITHIN_S)
         except ImportError as error:
             raise Misuse(
                 f"torch cannot be imported beside Windfall on the machine that leads: {error}; install Windfall's extra "
                 "`elastic` there"
             ) from None
-        try:
-            # torch itself listens on all addresses, and asks for no token.
-            listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-            self._store: Any = TCPStore(
-                host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10.0),
-                master_listen_fd=listener.detach(),
-            )  # fmt: skip
         except (OSError, RuntimeError) as error:
             raise BoardLost(f"the TCP store of the training cannot be opened at {host}:{port}: {error}") from None
         self._names: list[str] = []

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch.distributed as dist
 
 from windfall.errors import Misuse
+from windfall.runtimes.shape_tcp import ANSWER_WITHIN_S, connected
 from windfall.shape_layout import ShapeLayout, ShapeReport
 from windfall.structs import Struct, replace
 
@@ -28,8 +26,6 @@ LOOK_EVERY_S = 0.02
 """How often layouts are read [s]."""
 REPORT_EVERY_S = 0.05
 """How often a report is written; what is more than another step is reported at once [s]."""
-ANSWER_WITHIN_S = 5.0
-"""How long a store may take to answer [s]."""
 LAYOUT = "layout"
 TERMS = "terms"
 
@@ -78,20 +74,6 @@ def read_place(path: str) -> ElasticPlace:
     except (OSError, msgspec.MsgspecError) as error:
         raise Misuse(f"{path} does not say which machine of an elastic training this is: {error}") from None
     return place
-
-
-def connected(address: str) -> Any:
-    """Return a connection to a TCP store.
-
-    Raises:
-        OSError, RuntimeError: it does not answer.
-    """
-    host, _, port = address.rpartition(":")
-    # torch would try for long, and say so at length.
-    socket.create_connection((host, int(port)), ANSWER_WITHIN_S).close()
-    return dist.TCPStore(
-        host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=ANSWER_WITHIN_S)
-    )
 
 
 def _stamp(path: str) -> tuple[int, int]:
