@@ -23,7 +23,7 @@ from windfall.shape_measurements import MEASURED, MachineMeasurement
 NAMES_EVERY = 10
 """Turns of the coordinator from one look for machines that it does not know to the next."""
 BOARD_WITHIN_S = 10.0
-"""How long the TCP store may take to answer the coordinator [s]."""
+"""How long a key that the coordinator reads may take to be there [s]."""
 LINE_BYTES_MAX = 1 << 16
 """What is kept of a line of stderr [bytes]."""
 END_WITHIN_S = 5.0

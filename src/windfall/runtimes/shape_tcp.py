@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 ANSWER_WITHIN_S = 5.0
-"""How long a store may take to answer [s]."""
+"""How long a machine may take to accept a connection, and a key to be there [s]; torch has no limit for an answer."""
 _CONNECT_WITHIN_S = 30.0
 """How long torch may take to connect to a store whose machine answers [s]."""
 
@@ -22,7 +22,7 @@ def opened_store(host: str, port: int, within_s: float) -> Any:
     Args:
         host: where it listens.
         port: there; 0 for one that is free.
-        within_s: how long it may take to answer this process [s].
+        within_s: how long a key that this process reads may take to be there [s].
 
     Raises:
         ImportError: torch is not installed.
