@@ -206,10 +206,14 @@ class ThreadCluster(ObjectTierStore):
         self.machines[name] = WatchedLoop(self, member)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.machines[name].run())
 
-    def lose(self, name: str) -> None:
-        """Let a machine vanish."""
-        self.tasks.pop(name).cancel()
-        del self.machines[name]
+    def lose(self, *names: str) -> None:
+        """Let machines vanish; to the coordinator they are silent from the same moment on, and so lost in one decision."""
+        for name in names:
+            self.tasks.pop(name).cancel()
+            del self.machines[name]
+        lost_at = self.coordinator._lost_at
+        reported = lost_at.keys() & names
+        lost_at.update(dict.fromkeys(reported, max((lost_at[name] for name in reported), default=0.0)))
 
     def values(self) -> Values:
         """Return the table as its backups have it."""

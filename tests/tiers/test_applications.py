@@ -56,8 +56,7 @@ def computed_alone(program: TierProgram, clocks: int = CLOCKS) -> Values:
 async def all_transient_are_lost(cluster: ThreadCluster) -> None:
     """After a few clocks."""
     await cluster.until(5)
-    for name in ("t1", "t2"):
-        cluster.lose(name)
+    cluster.lose("t1", "t2")
 
 
 def test_matrix_factorisation_learns_and_loses_no_bit_with_its_machines() -> None:

@@ -45,8 +45,7 @@ def test_losing_all_transient_machines_at_once_changes_no_bit() -> None:
 
     async def story(cluster: ThreadCluster) -> None:
         await cluster.until(10)
-        for name in ("t1", "t2", "t3"):
-            cluster.lose(name)
+        cluster.lose("t1", "t2", "t3")
 
     cluster = played(["r1", "t1", "t2", "t3"], program, story, clocks=CLOCKS)
 
@@ -303,8 +302,7 @@ def test_after_all_transient_machines_are_lost_nothing_is_read_from_the_store(sa
     async def story(cluster: ThreadCluster) -> None:
         await cluster.until(12)
         lost_at = cluster.committed()
-        for name in ("t1", "t2", "t3"):
-            cluster.lose(name)
+        cluster.lose("t1", "t2", "t3")
         reads_before = list(cluster.objects.read)
         async with asyncio.timeout(30.0):
             while cluster.layouts[-1].term == 0:

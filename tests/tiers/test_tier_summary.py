@@ -219,8 +219,7 @@ def test_after_a_loss_machines_count_the_turns_that_the_program_did_again() -> N
         async with asyncio.timeout(30.0):
             while "t1" not in reports or min(reports["t1"].done.values(), default=0) < 25:
                 await asyncio.sleep(0.01)
-        for name in ("t1", "t2"):
-            cluster.lose(name)
+        cluster.lose("t1", "t2")
 
     cluster = played(["r1", "t1", "t2"], program, story, clocks=40, back_up_every=20)
     last, begun = cluster.statuses[-1], next(layout for layout in cluster.layouts if layout.term == 1)
