@@ -49,7 +49,7 @@ def connected(address: str) -> Any:
     Raises:
         OSError, RuntimeError: it does not answer.
     """
-    from torch.distributed import TCPStore  # noqa: PLC0415
+    from torch.distributed import TCPStore  # noqa: PLC0415 - as in `opened_store`
 
     host, _, port = address.rpartition(":")
     # torch would try for long, and say so at length.
